@@ -1,0 +1,90 @@
+"""Acting with a stored policy in plain numpy: quick for one observation at a time, and no torch to import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from smodice_cli.errors import InputError
+
+LOG_STD_RANGE = (-5.0, 2.0)
+
+POLICY_TENSORS = (
+    "normaliser.mean",
+    "normaliser.std",
+    "body.0.weight",
+    "body.0.bias",
+    "body.2.weight",
+    "body.2.bias",
+    "mean.weight",
+    "mean.bias",
+    "log_std.weight",
+    "log_std.bias",
+    "action_low",
+    "action_high",
+)
+
+
+class NumpyPolicy:
+    """A tanh-Gaussian policy with two hidden ReLU layers; its tensors carry torch's names and layout."""
+
+    def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
+        missing = [name for name in POLICY_TENSORS if name not in tensors]
+        if missing:
+            raise InputError(f"not a policy: it has no {', '.join(missing)}")
+        t = {name: np.asarray(tensors[name], np.float64) for name in POLICY_TENSORS}
+        # The normaliser is folded into the first layer and both heads are one product: fewer small calls.
+        first = t["body.0.weight"] / t["normaliser.std"]
+        head = np.concatenate([t["mean.weight"], t["log_std.weight"]])
+        self._w1 = _input_major(first)
+        self._b1 = (t["body.0.bias"] - first @ t["normaliser.mean"]).astype(np.float32)
+        self._w2 = _input_major(t["body.2.weight"])
+        self._b2 = t["body.2.bias"].astype(np.float32)
+        self._w3 = _input_major(head)
+        self._b3 = np.concatenate([t["mean.bias"], t["log_std.bias"]]).astype(np.float32)
+        self._half_range = ((t["action_high"] - t["action_low"]) / 2).astype(np.float32)
+        self._middle = ((t["action_high"] + t["action_low"]) / 2).astype(np.float32)
+        self.obs_dim = len(t["normaliser.mean"])
+        self.act_dim = len(t["action_low"])
+
+    @classmethod
+    def load(cls, path: Path | str) -> NumpyPolicy:
+        """The policy stored in a safetensors file."""
+        try:
+            return cls(load_file(path))
+        except FileNotFoundError as error:
+            raise InputError(f"{path} does not exist") from error
+        except SafetensorError as error:
+            raise InputError(f"{path} is not a safetensors file: {error}") from error
+
+    def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
+        x = np.asarray(obs, np.float32) @ self._w1
+        x += self._b1
+        np.maximum(x, 0.0, out=x)
+        x = x @ self._w2
+        x += self._b2
+        np.maximum(x, 0.0, out=x)
+        x = x @ self._w3
+        x += self._b3
+        action = x[..., : self.act_dim]
+        if rng is not None:
+            std = x[..., self.act_dim :]
+            np.minimum(std, LOG_STD_RANGE[1], out=std)
+            np.maximum(std, LOG_STD_RANGE[0], out=std)
+            np.exp(std, out=std)
+            std *= rng.standard_normal(std.shape, np.float32)
+            action += std
+        action = np.tanh(action)
+        action *= self._half_range
+        action += self._middle
+        return action
+
+
+def _input_major(weight: np.ndarray) -> np.ndarray:
+    """A torch (out, in) weight as a contiguous float32 (in, out) matrix."""
+    return np.ascontiguousarray(weight.T, np.float32)

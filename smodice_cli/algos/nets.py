@@ -1,0 +1,109 @@
+"""The networks of the paper (two hidden layers of 256); each carries its normaliser, so it maps raw states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+MEAN_CLIP = 7.24  # paper, Table "SMODICE Hyperparameters"; atanh(1 - 1e-6)
+LOG_STD_CLIP = (-5.0, 2.0)  # same table
+ACTION_MARGIN = 1e-6  # actions are kept this far inside (-1, 1) before atanh
+
+
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Torch's own default for linear layers, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), drawn from an explicit generator."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            bound = 1.0 / math.sqrt(layer.in_features)
+            with torch.no_grad():
+                layer.weight.uniform_(-bound, bound, generator=generator)
+                layer.bias.uniform_(-bound, bound, generator=generator)
+
+
+class Normaliser(nn.Module):
+    """Standardises states by the offline data's mean and standard deviation."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.clone().float())
+        self.register_buffer("std", std.clone().float())
+
+    def forward(self, states: Tensor) -> Tensor:
+        return (states - self.mean) / self.std
+
+
+def _layers(width: int, hidden: int, activation: type[nn.Module]) -> list[nn.Module]:
+    return [nn.Linear(width, hidden), activation(), nn.Linear(hidden, hidden), activation()]
+
+
+class Discriminator(nn.Module):
+    """c(s) on a chosen subset of the state's dimensions; the output is the logit, which is R(s) = log d^E/d^O."""
+
+    dims: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor, dims: Sequence[int], hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("dims", torch.tensor(list(dims), dtype=torch.int64))
+        self.normaliser = Normaliser(mean[self.dims], std[self.dims])
+        self.body = nn.Sequential(*_layers(len(dims), hidden, nn.Tanh), nn.Linear(hidden, 1))
+
+    def select(self, states: Tensor) -> Tensor:
+        """The shared dimensions of whole states."""
+        return states[..., self.dims]
+
+    def forward(self, selected: Tensor) -> Tensor:
+        return self.body(self.normaliser(selected)).squeeze(-1)
+
+
+class ValueFunction(nn.Module):
+    """V(s) = scale x network: a larger scale lets V move by 1/(1-gamma) without large weights (D9)."""
+
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor, hidden: int, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale))
+        self.normaliser = Normaliser(mean, std)
+        self.body = nn.Sequential(*_layers(len(mean), hidden, nn.ReLU), nn.Linear(hidden, 1))
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.scale * self.body(self.normaliser(states)).squeeze(-1)
+
+
+class TanhGaussianPolicy(nn.Module):
+    """pi(a|s): a Gaussian squashed by tanh, with separate heads for the mean and the log standard deviation."""
+
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("action_low", low.clone().float())
+        self.register_buffer("action_high", high.clone().float())
+        self.normaliser = Normaliser(mean, std)
+        self.body = nn.Sequential(*_layers(len(mean), hidden, nn.ReLU))
+        self.mean = nn.Linear(hidden, len(low))
+        self.log_std = nn.Linear(hidden, len(low))
+
+    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before the squashing, clipped as in the paper."""
+        features = self.body(self.normaliser(states))
+        return self.mean(features).clamp(-MEAN_CLIP, MEAN_CLIP), self.log_std(features).clamp(*LOG_STD_CLIP)
+
+    def unit(self, actions: Tensor) -> Tensor:
+        """Environment actions mapped to [-1, 1]."""
+        return 2 * (actions - self.action_low) / (self.action_high - self.action_low) - 1
+
+
+def log_prob(mean: Tensor, log_std: Tensor, unit_actions: Tensor) -> Tensor:
+    """log pi(a|s) of actions in [-1, 1]: Gaussian density of atanh(a) minus the log-derivative of tanh."""
+    inside = unit_actions.clamp(-1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
+    z = (torch.atanh(inside) - mean) / log_std.exp()
+    gaussian = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return (gaussian - torch.log1p(-inside.square())).sum(-1)

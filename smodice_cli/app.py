@@ -1,0 +1,493 @@
+"""The command line: help, flags, and the only place where an error becomes an exit code.
+
+Each command imports what it needs when it runs, so that `smodice --help` answers at once.
+"""
+
+import functools
+import inspect as python_inspect
+import signal
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smodice_cli import __version__
+from smodice_cli.console import console
+from smodice_cli.errors import SmodiceError, UsageError
+
+app = typer.Typer(
+    name="smodice",
+    help="Offline imitation from observations, mismatched experts and success examples, stage by stage.",
+    epilog="Start here:  smodice run pipelines/examples/pointmass-4direction.toml",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
+
+
+def examples(*lines: str) -> str:
+    """A help epilog of runnable commands."""
+    return "[bold]Examples[/]\n\n" + "\n\n".join(f"  {line}" for line in lines)
+
+
+# --- flags that commands share --------------------------------------------------------------------------------------
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel="Output")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel="Output")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; `smodice settings` lists them. Repeatable."),
+]
+Preset = Annotated[str, typer.Option(help="Start from the settings of: paper | official.")]
+Force = Annotated[bool, typer.Option("--force", help="Run even if the artifact is there.", rich_help_panel="Running")]
+Resume = Annotated[
+    bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint of this run.", rich_help_panel="Running")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would run and why; write nothing.", rich_help_panel="Running")
+]
+Device = Annotated[str, typer.Option(help="torch device, e.g. cpu or cuda.", rich_help_panel="Running")]
+CheckpointEvery = Annotated[
+    float, typer.Option(min=0.0, metavar="SECONDS", help="Time between checkpoints.", rich_help_panel="Running")
+]
+
+
+@dataclass(frozen=True)
+class Common:
+    """The flags every stage shares, as one object."""
+
+    out: Annotated[Path | None, typer.Option(help="Where to write the artifact; default: beside its input.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random in this stage.")] = 0
+    steps: Annotated[int | None, typer.Option(help="Gradient steps; eval and build-dataset have none.")] = None
+    config: Annotated[Path | None, typer.Option(help="Recipe (TOML); this stage reads its own section.")] = None
+    preset: Preset = ""
+    set: Set = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Training: torch threads (default 1). eval: processes (default: all).",
+            rich_help_panel="Running",
+        ),
+    ] = None
+    device: Device = "cpu"
+    resume: Resume = True
+    checkpoint_every: CheckpointEvery = 20.0
+    force: Force = False
+    dry_run: DryRun = False
+    json: Json = False
+    quiet: Quiet = False
+    debug: Debug = False
+
+    def options(self, default_threads: int = 1) -> Any:
+        from smodice_cli.stages.runner import Options
+
+        return Options(
+            force=self.force,
+            resume=self.resume,
+            dry_run=self.dry_run,
+            threads=self.threads or default_threads,
+            device=self.device,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+    def build(self, section: str, **flags: Any) -> Any:
+        """The stage's config: defaults < preset < recipe < --set < flags."""
+        from smodice_cli import config
+
+        recipe = config.read_recipe(self.config) if self.config else {}
+        given = {name: value for name, value in flags.items() if value is not None and value != ()}
+        if self.steps is not None:
+            given["steps"] = self.steps
+        chosen = config.parse_assignments(self.set or [], section)
+        merged = config.merge(config.preset(self.preset), recipe, chosen, {section: given})
+        return config.build(section, merged.get(section, {}))
+
+
+def command(panel: str, name: str, *lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command: expands a `common: Common` parameter into flags and turns errors into exit codes."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        parameters = list(python_inspect.signature(function).parameters.values())
+        own = [parameter for parameter in parameters if parameter.name != "common"]
+        shared = list(python_inspect.signature(Common).parameters.values()) if len(own) < len(parameters) else []
+
+        @functools.wraps(function)
+        def wrapper(**arguments: Any) -> None:
+            _guard(function, arguments, {parameter.name for parameter in shared})
+
+        keyword = python_inspect.Parameter.KEYWORD_ONLY
+        merged = [parameter.replace(kind=keyword) for parameter in (*own, *shared)]
+        wrapper.__signature__ = python_inspect.Signature(merged)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
+        app.command(name, rich_help_panel=panel, epilog=examples(*lines))(wrapper)
+        return function
+
+    return decorate
+
+
+def _guard(function: Callable[..., None], arguments: dict[str, Any], shared: set[str]) -> None:
+    if arguments.get("json"):
+        console.mode = "json"
+    if arguments.get("quiet"):
+        console.mode = "quiet"
+    debug = bool(arguments.get("debug"))
+    own = {name: value for name, value in arguments.items() if name not in shared}
+    if shared:
+        own["common"] = Common(**{name: arguments[name] for name in shared})
+    try:
+        function(**own)
+    except SmodiceError as error:
+        if debug:
+            raise
+        console.error(error.message, error.hint)
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        console.error("interrupted", "run the same command again: finished stages are kept")
+        raise typer.Exit(130) from error
+    except BrokenPipeError as error:
+        raise typer.Exit(0) from error
+    except Exception as error:
+        if debug:
+            raise
+        console.error(f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback")
+        raise typer.Exit(1) from error
+
+
+def report(result: Any, next_step: str = "") -> None:
+    """What a stage did, for people and for programs."""
+    lines = [f"[bold]{result.status}[/]  {result.path}"]
+    if result.status == "would run":
+        lines[0] += f"  ({result.reason})"
+    elif result.header and result.status == "done":
+        lines[0] += f"  {result.header.seconds:.1f} s"
+    console.result(result.summary(), lines)
+    if next_step and console.mode == "human" and result.status != "would run":
+        console.note(f"next: {next_step}")
+
+
+# --- the pipeline ---------------------------------------------------------------------------------------------------
+
+
+@command(
+    PIPELINE,
+    "build-dataset",
+    "smodice build-dataset --env pointmass-4direction --offline sim:pointmass-4direction#50000 "
+    "--expert sim:pointmass-4direction#success=300 --out runs/pm/dataset.h5",
+    "smodice build-dataset --env pointmass-4direction --offline file:log.hdf5 --expert file:demo.hdf5#traj=8",
+)
+def build_dataset(
+    common: Common,
+    env: Annotated[str | None, typer.Option(help="Environment of the imitator; `smodice envs` lists them.")] = None,
+    offline: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help="Offline data: sim:NAME#N or file:PATH. Repeatable.")
+    ] = None,
+    expert: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE", help="Expert states: as above, with #traj=K, #states=N, #success[=N]. Repeatable."
+        ),
+    ] = None,
+    expert_dims: Annotated[
+        str | None, typer.Option(metavar="DIMS", help="State dimensions both share, e.g. 0:2 or 0,1,5.")
+    ] = None,
+    absorbing: Annotated[
+        bool | None, typer.Option("--absorbing/--no-absorbing", help="Add an absorbing state after terminal rows.")
+    ] = None,
+) -> None:
+    """Collect offline transitions and expert states into [bold]dataset.h5[/]."""
+    from smodice_cli.stages import build_dataset as stage
+
+    if common.steps is not None:
+        raise UsageError("build-dataset has no gradient steps; sizes are part of a source, e.g. sim:NAME#50000")
+    config = common.build(
+        "dataset",
+        env=env,
+        offline=tuple(offline or ()),
+        expert=tuple(expert or ()),
+        expert_dims=expert_dims,
+        absorbing=absorbing,
+    )
+    out = common.out or Path("runs") / (config.env or "unnamed") / "dataset.h5"
+    report(stage.build_dataset(out, config, common.seed, common.options()), f"smodice train-disc --data {out}")
+
+
+@command(
+    PIPELINE,
+    "train-disc",
+    "smodice train-disc --data runs/pm/dataset.h5 --out runs/pm/disc.safetensors",
+    "smodice train-disc --data runs/pm/dataset.h5 --set gradient_penalty=0 --seed 1",
+)
+def train_disc(
+    common: Common, data: Annotated[Path, typer.Option(help="Dataset artifact from build-dataset.")]
+) -> None:
+    """Train the state discriminator, whose logit is R(s) = log d^E/d^O."""
+    from smodice_cli.stages import train_disc as stage
+
+    out = common.out or data.parent / "disc.safetensors"
+    result = stage.train_disc(data, out, common.build("disc"), common.seed, common.options())
+    report(result, f"smodice train-value --disc {out}")
+
+
+@command(
+    PIPELINE,
+    "train-value",
+    "smodice train-value --disc runs/pm/disc.safetensors",
+    "smodice train-value --disc runs/pm/disc.safetensors --f kl --set value.gamma=0.98 --out runs/pm/kl.safetensors",
+)
+def train_value(
+    common: Common,
+    disc: Annotated[Path, typer.Option(help="Discriminator artifact; it names its dataset.")],
+    f: Annotated[str | None, typer.Option(help="Divergence: kl | chi2 | soft-chi2 | chi2-untruncated.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Discount, in (0, 1).")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
+) -> None:
+    """Train the value function on the Fenchel dual; writes [bold]value.safetensors[/] and [bold]weights.h5[/]."""
+    from smodice_cli.stages import train_value as stage
+
+    out = common.out or disc.parent / "value.safetensors"
+    config = common.build("value", f=f, gamma=gamma, alpha=alpha)
+    result = stage.train_value(disc, out, config, common.seed, common.options())
+    report(result, f"smodice inspect {stage.weights_path(out)} ; smodice train-policy --value {out}")
+
+
+@command(
+    PIPELINE,
+    "train-policy",
+    "smodice train-policy --value runs/pm/value.safetensors",
+    "smodice train-policy --value runs/pm/value.safetensors --loss nll --sampling uniform",
+)
+def train_policy(
+    common: Common,
+    value: Annotated[Path, typer.Option(help="Value artifact; it names its weights and dataset.")],
+    loss: Annotated[str | None, typer.Option(help="nll | mse.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="weights (rows drawn from d*) | uniform.")] = None,
+    entropy: Annotated[
+        bool | None, typer.Option("--entropy/--no-entropy", help="Constrain the policy's entropy to -|A|.")
+    ] = None,
+) -> None:
+    """Clone the offline actions, weighted by the importance weights."""
+    from smodice_cli.stages import train_policy as stage
+
+    out = common.out or value.parent / "policy.safetensors"
+    config = common.build("policy", loss=loss, sampling=sampling, entropy=entropy)
+    result = stage.train_policy(value, out, config, common.seed, common.options())
+    report(result, f"smodice eval --policy {out}")
+
+
+@command(
+    PIPELINE,
+    "eval",
+    "smodice eval --policy runs/pm/policy.safetensors --episodes 100 --json",
+    "smodice eval --policy runs/pm/policy.safetensors --stochastic --out runs/pm/eval-sampled.json",
+)
+def evaluate(
+    common: Common,
+    policy: Annotated[Path, typer.Option(help="Policy artifact; it names its environment.")],
+    episodes: Annotated[int | None, typer.Option(help="Number of episodes.")] = None,
+    stochastic: Annotated[
+        bool | None, typer.Option("--stochastic/--deterministic", help="Sample actions instead of the mode.")
+    ] = None,
+) -> None:
+    """Score the policy in the simulator; writes [bold]eval.json[/]."""
+    from smodice_cli import artifacts
+    from smodice_cli.parallel import cores
+    from smodice_cli.stages import evaluate as stage
+
+    if common.steps is not None:
+        raise UsageError("eval has no gradient steps; use --episodes")
+    out = common.out or policy.parent / "eval.json"
+    config = common.build("eval", episodes=episodes, stochastic=stochastic)
+    result = stage.evaluate(policy, out, config, common.seed, common.options(default_threads=cores()))
+    if result.status == "would run":
+        report(result)
+        return
+    score = artifacts.read_payload(out)["score"]
+    console.result(result.summary() | {"score": score}, [f"[bold]{result.status}[/]  {out}", score_line(score)])
+
+
+def score_line(score: dict[str, Any]) -> str:
+    """One line for people: success or return, with its interval."""
+    low, high = score["interval_95"]
+    text = f"score [bold]{score['normalized']:.1f}[/]  return {score['mean_return']:.2f} (95 % {low:.2f} to {high:.2f})"
+    if "success_rate" in score:
+        text += f"  success {100 * score['success_rate']:.0f} %"
+    if "of_expert" in score:
+        text += f"  {score['of_expert']:.0f} % of the expert's return"
+    return f"{text}  over {score['episodes']} episodes"
+
+
+@command(
+    PIPELINE,
+    "run",
+    "smodice run pipelines/examples/pointmass-4direction.toml",
+    "smodice run pipelines/examples/pointmass-4direction.toml --seeds 0,1,2 --set value.f=kl --out runs/pm-kl",
+)
+def run(
+    recipe: Annotated[Path, typer.Argument(help="Recipe (TOML), e.g. one from pipelines/.")],
+    seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; several run in parallel processes.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<recipe>.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; default: the cores.")] = None,
+    preset: Preset = "",
+    set: Set = None,
+    device: Device = "cpu",
+    resume: Resume = True,
+    checkpoint_every: CheckpointEvery = 20.0,
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run the whole chain of a recipe, for one or several seeds."""
+    from smodice_cli import config
+    from smodice_cli.parallel import cores
+    from smodice_cli.stages import pipeline
+    from smodice_cli.stages.runner import Options
+
+    numbers = parse_seeds(seeds)
+    chosen = config.parse_assignments(set or [])
+    settings = config.merge(config.preset(preset), config.read_recipe(recipe), chosen)
+    for section in config.SECTIONS:
+        config.build(section, settings.get(section, {}))  # every value is checked before anything runs
+    folder = out or Path("runs") / recipe.stem
+    options = Options(force, resume, dry_run, 1, device, checkpoint_every)
+    data = pipeline.build_data(folder, settings, 0, options)
+    console.note(f"{data.path}: {data.status}" + (f" ({data.reason})" if data.status != "cached" else ""))
+    if dry_run:
+        planned = [data]
+        if data.status == "cached":
+            for seed in numbers:
+                planned += pipeline.run_seed(folder, settings, seed, options, 1)
+        lines = [f"{r.path}: {r.status} ({r.reason})" for r in planned]
+        console.result({"plan": [r.summary() for r in planned]}, lines)
+        return
+    if len(numbers) == 1:
+        pipeline.run_seed(folder, settings, numbers[0], options, eval_workers=cores())
+    else:
+        pipeline.run_seeds(folder, settings, numbers, options, jobs or cores())
+    show_summary(pipeline.summarise(folder, numbers))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0,1,2` as numbers."""
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise UsageError(f"--seeds {text}: expected whole numbers separated by commas, e.g. 0,1,2")
+    numbers = [int(part) for part in text.split(",")]
+    if len(set(numbers)) != len(numbers):
+        raise UsageError(f"--seeds {text}: a seed is named twice")
+    return numbers
+
+
+def show_summary(summary: dict[str, Any]) -> None:
+    """Scores of every seed and their mean."""
+    rows = []
+    for seed, score in summary["per_seed"].items():
+        low, high = score["interval_95"]
+        rows.append([seed, f"{score['normalized']:.1f}", f"{score['mean_return']:.2f}", f"{low:.2f} to {high:.2f}"])
+    console.table("", ["seed", "score", "mean return", "95 % interval"], rows)
+    mean, std = summary["normalized_mean"], summary["normalized_std"]
+    spread = f" ± {std:.1f} over {len(rows)} seeds" if len(rows) > 1 else ""
+    console.result(summary, [f"score [bold]{mean:.1f}[/]{spread}", f"result: {summary['folder']}/summary.json"])
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --json")
+def status(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the artifacts of a run folder and whether each is whole and up to date."""
+    from smodice_cli.stages import pipeline
+
+    rows = pipeline.status(folder)
+    columns = ["path", "kind", "seed", "seconds", "state"]
+    console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
+    console.result({"folder": str(folder), "artifacts": rows})
+
+
+@command(
+    LOOK,
+    "inspect",
+    "smodice inspect runs/pointmass-4direction/seed0/weights.h5",
+    "smodice inspect runs/pointmass-4direction/dataset.h5 --json",
+)
+def inspect(
+    file: Annotated[Path, typer.Argument(help="Any artifact.")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show an artifact's header, shapes and provenance; for weights, their health."""
+    from smodice_cli.inspect import views
+
+    view = views.describe(file)
+    for title, columns, rows in views.tables(view):
+        console.table(title, columns, rows)
+    console.result(view)
+
+
+@command(TOOLS, "settings", "smodice settings", "smodice settings value --json")
+def settings(
+    section: Annotated[str, typer.Argument(help="dataset | disc | value | policy | eval; default: all.")] = "",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List every setting with its default and meaning, as used by recipes and --set."""
+    from smodice_cli import config
+    from smodice_cli.errors import nearest
+
+    if section and section not in config.SECTIONS:
+        raise UsageError(f"unknown section '{section}'", nearest(section, list(config.SECTIONS)))
+    names = [section] if section else list(config.SECTIONS)
+    rows = [row for name in names for row in config.describe(name)]
+    console.table("", ["setting", "default", "meaning"], rows)
+    console.result({key: {"default": default, "meaning": meaning} for key, default, meaning in rows})
+
+
+@command(TOOLS, "envs", "smodice envs", "smodice envs --json")
+def envs(json: Json = False, debug: Debug = False) -> None:
+    """List the environments with their sizes and reference scores."""
+    from dataclasses import asdict
+
+    from smodice_cli.envs import registry
+
+    specs = list(registry.SPECS.values())
+    rows = [
+        [s.name, str(s.obs_dim), str(s.act_dim), str(s.horizon), f"{s.random_score:g}", f"{s.expert_score:g}"]
+        for s in specs
+    ]
+    console.table("", ["environment", "state", "action", "horizon", "score 0", "score 100"], rows)
+    console.result({s.name: asdict(s) for s in specs})
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"smodice {__version__}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Entry point; a termination request is treated like Ctrl-C."""
+
+    def interrupt(number: int, frame: Any) -> typing.NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    app(prog_name="smodice")
+
+
+if __name__ == "__main__":
+    main()

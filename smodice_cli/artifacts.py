@@ -1,0 +1,375 @@
+"""The artifact contract: every file says what it is, what it came from, and proves that it is whole.
+
+A header travels inside each file (one JSON string: safetensors metadata, an HDF5 attribute, or a JSON member). Its
+`digest` covers the payload bytes together with kind, stage, config, seed and the digests of the inputs; its `key`
+covers everything that determines the payload, so that equal keys mean "nothing to do". Files appear whole or not at
+all: they are written beside the target, synced and renamed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smodice_cli.errors import ForeignFileError, InputError
+
+if TYPE_CHECKING:
+    import torch
+
+SCHEMA = 1
+TAG = "smodice"
+BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Another artifact this one depends on: where it lies (relative to this file) and its content digest."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an artifact says about itself."""
+
+    kind: str
+    stage: str
+    config: dict[str, Any]
+    seed: int
+    inputs: dict[str, Link] = field(default_factory=dict)
+    outputs: dict[str, Link] = field(default_factory=dict)
+    key: str = ""
+    digest: str = ""
+    schema: int = SCHEMA
+    seconds: float = 0.0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return canonical(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Header:
+        raw = json.loads(text)
+        for links in ("inputs", "outputs"):
+            raw[links] = {name: Link(**link) for name, link in raw[links].items()}
+        return Header(**raw)
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def cache_key(stage: str, config: Mapping[str, Any], seed: int, inputs: Mapping[str, str]) -> str:
+    """The hash of all that determines a stage's output; `inputs` maps names to content digests."""
+    text = canonical({"stage": stage, "schema": SCHEMA, "config": dict(config), "seed": seed, "inputs": dict(inputs)})
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def versions() -> dict[str, str]:
+    """The versions that may matter to whoever reads the file later."""
+    names = ("smodice", "torch", "numpy", "mujoco", "gymnasium")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def content_digest(header: Header, arrays: Arrays) -> str:
+    """Hash of the payload and of the header fields that give it meaning (not of times, notes or versions)."""
+    sha = hashlib.sha256()
+    identity = {
+        "kind": header.kind,
+        "schema": header.schema,
+        "stage": header.stage,
+        "config": header.config,
+        "seed": header.seed,
+        "inputs": {name: link.digest for name, link in header.inputs.items()},
+    }
+    sha.update(canonical(identity).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        sha.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        flat = array.reshape(-1)
+        rows = max(1, BLOCK // max(1, array.dtype.itemsize))
+        for start in range(0, flat.size, rows):
+            sha.update(np.ascontiguousarray(flat[start : start + rows]).data)
+    return sha.hexdigest()[:32]
+
+
+# --- atomic writes and locks ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success sync it and rename it into place, on failure remove it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(target: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of `target`; a second process says who has it (`on_wait`) and waits. A kill releases it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(f".{target.name}.lock"), "a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            on_wait(handle.read().strip() or "unknown")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        for stale in target.parent.glob(f".{target.name}.*.tmp"):
+            stale.unlink(missing_ok=True)  # a killed writer's remains: we hold the lock, so nobody is writing
+        yield
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_safetensors(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> Header:
+    """Write networks with their header; returns the header with its digest filled in."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = _sealed(header, {name: tensor.numpy() for name, tensor in plain.items()})
+    with atomic(path) as temporary:
+        save_file(plain, temporary, metadata={TAG: header.to_json()})
+    return header
+
+
+def write_json(path: Path, header: Header, payload: dict[str, Any]) -> Header:
+    """Write scores as JSON with the header as its first member."""
+    header = _sealed(header, {"payload": _json_bytes(payload)})
+    with atomic(path) as temporary:
+        text = json.dumps({TAG: asdict(header), **payload}, indent=2, allow_nan=False)
+        temporary.write_text(text + "\n")
+    return header
+
+
+def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
+    """Write arrays contiguously, so that readers can map them; `a/b` names become groups."""
+    import h5py
+
+    header = _sealed(header, arrays)
+    with atomic(path) as temporary, h5py.File(temporary, "w") as file:
+        for name, array in arrays.items():
+            target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+            rows = max(1, BLOCK // max(1, array[:1].nbytes))
+            for start in range(0, len(array), rows):
+                target[start : start + rows] = array[start : start + rows]
+        file.attrs[TAG] = header.to_json()
+    return header
+
+
+def _sealed(header: Header, arrays: Arrays) -> Header:
+    fields = {**header.__dict__, "versions": versions()}
+    return Header(**{**fields, "digest": content_digest(header, arrays)})
+
+
+def _json_bytes(payload: Mapping[str, Any]) -> np.ndarray:
+    return np.frombuffer(canonical(dict(payload)).encode(), dtype=np.uint8)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A verified artifact: its place, its header and its payload (memory-mapped where the format allows)."""
+
+    path: Path
+    header: Header
+    arrays: dict[str, np.ndarray]
+
+    def link(self, relative_to: Path) -> Link:
+        """This artifact as an input of a file in the folder `relative_to`."""
+        place = os.path.relpath(self.path.resolve(), relative_to.resolve())
+        return Link(place, self.header.digest)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The payload as torch tensors, sharing memory with the map."""
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+
+
+def load(path: Path, kind: str) -> Artifact:
+    """Open an artifact of the given kind and verify every byte of it against its digest."""
+    header, arrays = _read(path)
+    if header.kind != kind:
+        raise InputError(f"{path} is a {header.kind} artifact, but a {kind} is needed here")
+    if content_digest(header, arrays) != header.digest:
+        raise InputError(
+            f"{path} was changed after it was written: its content does not match its digest",
+            f"run the stage that made it again: smodice {header.stage} ... --force",
+        )
+    return Artifact(path, header, arrays)
+
+
+def follow(artifact: Artifact, name: str, kind: str) -> Artifact:
+    """Open the artifact that `artifact` names as its input or output `name`, and check that it is the same one."""
+    links = {**artifact.header.inputs, **artifact.header.outputs}
+    if name not in links:
+        raise InputError(f"{artifact.path} does not name a {name}")
+    place = Path(os.path.normpath(artifact.path.parent / links[name].path))
+    if not place.exists():
+        raise InputError(
+            f"{artifact.path.name} was made from {place}, which is not there",
+            "move the run folder as a whole, or run the earlier stage again",
+        )
+    found = load(place, kind)
+    if found.header.digest != links[name].digest:
+        raise InputError(
+            f"{place} is not the {name} that {artifact.path.name} was made with (digest {found.header.digest[:12]}, "
+            f"expected {links[name].digest[:12]})",
+            f"run smodice {artifact.header.stage} again on the present {name}",
+        )
+    return found
+
+
+def read_header(path: Path) -> Header:
+    """The header of any artifact, without verifying the payload."""
+    return _read(path)[0]
+
+
+def read_any(path: Path) -> Artifact:
+    """Open an artifact of whatever kind and verify it."""
+    return load(path, read_header(path).kind)
+
+
+def peek(path: Path) -> Artifact | None:
+    """What lies at an output path: None if nothing; a file that is no artifact is refused, not overwritten."""
+    if not path.exists():
+        return None
+    try:
+        header, arrays = _read(path)
+    except InputError as error:
+        raise ForeignFileError(
+            f"{path} exists and is not a readable smodice artifact",
+            "choose another --out, move that file away, or overwrite it with --force",
+        ) from error
+    return Artifact(path, header, arrays)
+
+
+def is_whole(artifact: Artifact) -> bool:
+    """Whether the payload matches the digest."""
+    return content_digest(artifact.header, artifact.arrays) == artifact.header.digest
+
+
+def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not an artifact")
+    with open(path, "rb") as handle:
+        magic = handle.read(9)
+    try:
+        if magic[:4] == b"\x89HDF":
+            text, arrays = _read_hdf5(path)
+        elif magic[8:9] == b"{":
+            text, arrays = _read_safetensors(path)
+        elif magic[:1] == b"{":
+            text, arrays = _read_json(path)
+        else:
+            raise InputError(f"{path} is neither HDF5, safetensors nor JSON")
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is damaged or cut short ({_first_line(error)})") from error
+    if text is None:
+        raise InputError(f"{path} was not written by smodice: it has no header")
+    try:
+        raw = json.loads(text)
+        if raw.get("schema", 0) > SCHEMA:
+            raise InputError(f"{path} has schema {raw['schema']}, newer than this version's {SCHEMA}", "update smodice")
+        return Header.from_json(text), arrays
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} has an unreadable header ({_first_line(error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _read_safetensors(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            return (file.metadata() or {}).get(TAG), arrays
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_json(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
+    whole = json.loads(path.read_text())
+    header = whole.pop(TAG, None)
+    return (None if header is None else canonical(header)), {"payload": _json_bytes(whole)}
+
+
+def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        text = file.attrs.get(TAG)
+        arrays = {}
+        if text is not None:
+
+            def visit(name: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset):
+                    arrays[name] = map_dataset(path, item)
+
+            file.visititems(visit)
+    return text, arrays
+
+
+def map_dataset(path: Path, dataset: Any) -> np.ndarray:
+    """A contiguous HDF5 dataset as a copy-on-write memory map (torch wants writable memory; the file stays)."""
+    offset = dataset.id.get_offset()
+    if dataset.size == 0:
+        return np.empty(dataset.shape, dataset.dtype)
+    if offset is None:
+        raise ValueError(f"{dataset.name} is not stored contiguously")
+    if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
+        raise ValueError(f"{dataset.name} reaches beyond the end of the file")
+    return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+
+
+def read_payload(path: Path) -> dict[str, Any]:
+    """The JSON members of a score file, without its header."""
+    whole = json.loads(path.read_text())
+    whole.pop(TAG, None)
+    return whole

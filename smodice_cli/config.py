@@ -1,0 +1,241 @@
+"""Configuration as data: one frozen dataclass per stage, presets, TOML recipes and `--set`, merged in that order.
+
+A stage sees only its own section, so its cache key depends only on the settings it reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from smodice_cli.errors import ConfigError, InputError, nearest
+
+
+def setting(default: Any, help: str, **limits: float) -> Any:
+    """A field with its meaning and limits (`gt`, `ge`, `lt`, `le`), shown by `smodice settings`."""
+    return field(default=default, metadata={"help": help, **limits})
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """build-dataset: which states and transitions."""
+
+    env: str = setting("", "environment the policy is for; `smodice envs` lists them")
+    offline: tuple[str, ...] = setting((), "offline sources, e.g. sim:pointmass-4direction#50000")
+    expert: tuple[str, ...] = setting((), "expert sources: states only, actions are never read")
+    expert_dims: str = setting("", "state dimensions that expert and imitator share, e.g. 0:2 or 0,1,5")
+    absorbing: bool = setting(False, "add an absorbing state (indicator dimension) that terminal rows lead to")
+
+
+@dataclass(frozen=True)
+class DiscConfig:
+    """train-disc: R(s) = log d^E/d^O by a classifier (Eq. 9)."""
+
+    steps: int = setting(4000, "gradient steps", gt=0)
+    batch: int = setting(256, "expert states and offline states per step", gt=0)
+    lr: float = setting(3e-4, "Adam's learning rate", gt=0)
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    gradient_penalty: float = setting(10.0, "weight of (|grad logit| - 1)^2 on mixed states; 0 is the paper", ge=0)
+    freeze_first_layer: bool = setting(False, "leave the first layer as initialised (what the official code does)")
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """train-value: the Lagrangian value function on the Fenchel dual (Eq. 14) and its weights (Eq. 15)."""
+
+    f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated"] = setting("chi2", "the divergence D_f(d || d^O)")
+    gamma: float = setting(0.99, "discount", gt=0, lt=1)
+    alpha: float = setting(1.0, "strength of the regulariser D_f; 1 is the paper", gt=0)
+    steps: int = setting(10_000, "gradient steps", gt=0)
+    batch: int = setting(256, "transitions per step", gt=0)
+    initial_batch: int = setting(64, "initial states per step; the paper uses as many as transitions", gt=0)
+    lr: float = setting(3e-4, "Adam's learning rate", gt=0)
+    schedule: Literal["constant", "cosine"] = setting("constant", "learning rate over the steps")
+    weight_decay: float = setting(0.0, "L2 penalty on V's weights", ge=0)
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    scale: float = setting(1.0, "V = scale x network", gt=0)
+    terminal: Literal["zero", "bootstrap"] = setting("zero", "value after a terminal row: 0, or V of its next state")
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """train-policy: weighted behaviour cloning (Eq. 16)."""
+
+    loss: Literal["nll", "mse"] = setting("nll", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)")
+    sampling: Literal["weights", "uniform"] = setting(
+        "weights", "draw rows from d* (in proportion to the weights), or uniformly and weight the loss"
+    )
+    steps: int = setting(10_000, "gradient steps", gt=0)
+    batch: int = setting(256, "transitions per step", gt=0)
+    lr: float = setting(3e-4, "Adam's learning rate", gt=0)
+    schedule: Literal["constant", "cosine"] = setting("constant", "learning rate over the steps")
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    entropy: bool = setting(False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """eval: episodes of the policy in the simulator."""
+
+    episodes: int = setting(20, "episodes", gt=0)
+    stochastic: bool = setting(False, "sample actions instead of taking tanh(mean)")
+
+
+SECTIONS: dict[str, type] = {
+    "dataset": DatasetConfig,
+    "disc": DiscConfig,
+    "value": ValueConfig,
+    "policy": PolicyConfig,
+    "eval": EvalConfig,
+}
+
+# Settings of the paper (its tables) and of its published code; everything not named keeps our default.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {
+        "disc": {"gradient_penalty": 0.0},
+        "value": {"f": "chi2-untruncated", "initial_batch": 256, "terminal": "bootstrap", "steps": 1_000_000},
+        "policy": {"loss": "nll", "sampling": "uniform", "lr": 3e-5, "steps": 1_000_000},
+    },
+    "official": {
+        "disc": {"gradient_penalty": 10.0, "freeze_first_layer": True},
+        "value": {
+            "f": "chi2-untruncated",
+            "batch": 512,
+            "initial_batch": 512,
+            "weight_decay": 1e-4,
+            "terminal": "zero",
+            "steps": 1_000_000,
+        },
+        "policy": {
+            "loss": "nll",
+            "sampling": "uniform",
+            "batch": 512,
+            "lr": 3e-4,
+            "entropy": True,
+            "steps": 1_000_000,
+        },
+    },
+}
+
+Settings = dict[str, dict[str, Any]]
+
+
+def read_recipe(path: Path) -> Settings:
+    """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first."""
+    if not path.exists():
+        raise InputError(f"recipe {path} does not exist")
+    try:
+        raw = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    base = preset(raw.pop("preset", ""))
+    for name, value in raw.items():
+        if name not in SECTIONS:
+            raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset"]))
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: '{name}' must be a section, [{name}]")
+    return merge(base, raw)
+
+
+def preset(name: str) -> Settings:
+    """A named set of settings; the empty name is our defaults."""
+    if name and name not in PRESETS:
+        raise ConfigError(f"unknown preset '{name}'", nearest(name, list(PRESETS)))
+    return PRESETS[name] if name else {}
+
+
+def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Later layers win, key by key."""
+    merged: Settings = {}
+    for layer in layers:
+        for section, values in layer.items():
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def parse_assignments(assignments: Sequence[str], section: str | None = None) -> Settings:
+    """`value.gamma=0.98` (or `gamma=0.98` where one section is meant) as settings; values are TOML."""
+    settings: Settings = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE, e.g. --set value.gamma=0.98")
+        where, dot, key = name.strip().rpartition(".")
+        where = where if dot else (section or "")
+        if where not in SECTIONS:
+            raise ConfigError(f"--set {text}: unknown section '{where}'", nearest(where, list(SECTIONS)))
+        if section and where != section:
+            raise ConfigError(f"--set {text}: this stage reads only [{section}]")
+        settings.setdefault(where, {})[key] = _toml_value(value.strip())
+    return settings
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word, e.g. --set value.f=kl
+
+
+def build(section: str, values: Mapping[str, Any]) -> Any:
+    """The frozen config of one section, every value checked for its type and range."""
+    cls = SECTIONS[section]
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    checked = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"unknown setting '{section}.{key}'", nearest(key, list(fields)))
+        checked[key] = _check(f"{section}.{key}", value, hints[key], fields[key].metadata)
+    return cls(**checked)
+
+
+def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        allowed = typing.get_args(hint)
+        if value not in allowed:
+            raise ConfigError(f"{name} = {value!r} is not one of {', '.join(map(str, allowed))}")
+        return value
+    if origin is tuple:
+        items = (value,) if isinstance(value, str) else value
+        if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+            raise ConfigError(f"{name} must be a list of strings, not {json.dumps(value, default=str)}")
+        return tuple(items)
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise ConfigError(f"{name} = {value!r} must be of type {hint.__name__}")
+    tests = {"gt": ("above", value.__gt__), "ge": ("at least", value.__ge__)} if hint in (int, float) else {}
+    tests |= {"lt": ("below", value.__lt__), "le": ("at most", value.__le__)} if hint in (int, float) else {}
+    for limit, (words, holds) in tests.items():
+        if limit in limits and not holds(limits[limit]):
+            raise ConfigError(f"{name} = {value} is out of range: it must be {words} {limits[limit]:g}")
+    return value
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """A config as plain JSON values, as it is stored in headers."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def describe(section: str) -> list[tuple[str, str, str]]:
+    """(setting, default, meaning) of a section, for `smodice settings`."""
+    rows = []
+    for f in dataclasses.fields(SECTIONS[section]):
+        default = json.dumps(f.default) if not isinstance(f.default, tuple) else "[]"
+        hint = typing.get_type_hints(SECTIONS[section])[f.name]
+        choices = f" ({' | '.join(typing.get_args(hint))})" if typing.get_origin(hint) is Literal else ""
+        rows.append((f"{section}.{f.name}", default, f.metadata["help"] + choices))
+    return rows

@@ -1,0 +1,247 @@
+"""Transitions in memory (flat arrays + episode offsets) and on disk (`dataset.h5`, contiguous, memory-mapped).
+
+Data flow: a source yields `Transitions` blocks of whole episodes -> `Spool` appends them to disk with bounded memory ->
+`Spool.arrays` maps the result for the artifact writer -> training opens it as `Dataset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from smodice_cli.artifacts import Artifact
+from smodice_cli.errors import InputError, UsageError
+
+ROW_COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+STATS_BLOCK = 1 << 16  # rows per block when streaming over a column
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Rows (s, a, r, s') of whole episodes; episode k is rows offsets[k]:offsets[k+1].
+
+    `terminals` marks rows whose next state ends the task, `timeouts` rows after which the episode was cut short.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_observations: np.ndarray
+    terminals: np.ndarray
+    timeouts: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        return len(self.observations)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, first: int, last: int) -> Transitions:
+        """Episodes first..last-1."""
+        a, b = int(self.offsets[first]), int(self.offsets[last])
+        columns = {name: getattr(self, name)[a:b] for name in ROW_COLUMNS}
+        return Transitions(**columns, offsets=self.offsets[first : last + 1] - a)
+
+    def truncate(self, rows: int) -> Transitions:
+        """The first `rows` rows; an episode cut by that ends in a timeout."""
+        if rows >= self.rows:
+            return self
+        columns = {name: getattr(self, name)[:rows] for name in ROW_COLUMNS}
+        inside = self.offsets[self.offsets < rows]
+        timeouts = columns["timeouts"].copy()
+        timeouts[-1] |= not columns["terminals"][-1]
+        return Transitions(**{**columns, "timeouts": timeouts}, offsets=np.append(inside, rows))
+
+    def states(self) -> np.ndarray:
+        """Every state of the episodes in order: the observations and each episode's final next observation."""
+        ends = self.offsets[1:]
+        return np.insert(self.observations, ends, self.next_observations[ends - 1], axis=0)
+
+
+def concatenate(blocks: Sequence[Transitions]) -> Transitions:
+    """Several blocks as one."""
+    columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROW_COLUMNS}
+    lengths = np.concatenate([np.diff(block.offsets) for block in blocks])
+    return Transitions(**columns, offsets=np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def check(block: Transitions, origin: str) -> None:
+    """Refuse rows that no learner should see: non-finite numbers and all-zero states."""
+    for name in ("observations", "actions", "next_observations"):
+        values = getattr(block, name)
+        bad = ~np.isfinite(values).all(axis=1)
+        if bad.any():
+            raise InputError(
+                f"{origin}: {int(bad.sum())} of {block.rows} rows have NaN or infinite {name} "
+                f"(first at row {int(bad.argmax())})"
+            )
+    zero = (block.observations == 0).all(axis=1)
+    if zero.any():
+        raise InputError(
+            f"{origin}: {int(zero.sum())} of {block.rows} rows have an all-zero observation (first at row "
+            f"{int(zero.argmax())}), which usually means a recording that was preallocated and never filled",
+            "remove those rows from the file",
+        )
+
+
+def parse_dims(text: str, width: int) -> list[int]:
+    """`0:2` or `0,1,5` as indices of a state of `width` dimensions; empty means all."""
+    if not text:
+        return list(range(width))
+    dims: list[int] = []
+    try:
+        for part in text.split(","):
+            first, colon, last = part.partition(":")
+            dims += range(int(first), int(last)) if colon else [int(first)]
+    except ValueError as error:
+        raise UsageError(f"--expert-dims {text}: expected e.g. 0:2 or 0,1,5") from error
+    if not dims or min(dims) < 0 or max(dims) >= width or len(set(dims)) != len(dims):
+        raise UsageError(f"--expert-dims {text}: indices must be distinct and lie in 0..{width - 1}")
+    return dims
+
+
+class Spool:
+    """Appends blocks of episodes to raw column files, so that building a dataset never holds it in memory."""
+
+    def __init__(self, folder: Path, obs_dim: int, act_dim: int, absorbing: bool) -> None:
+        self.folder = folder
+        self.absorbing = absorbing
+        width = obs_dim + absorbing
+        self.shapes: dict[str, tuple[int, ...]] = {
+            "observations": (width,),
+            "actions": (act_dim,),
+            "rewards": (),
+            "next_observations": (width,),
+            "terminals": (),
+            "timeouts": (),
+        }
+        flags = ("terminals", "timeouts")
+        self.dtypes = {name: np.dtype(np.uint8 if name in flags else np.float32) for name in self.shapes}
+        self.files = {name: open(folder / name, "wb") for name in self.shapes}  # noqa: SIM115 (closed in arrays)
+        self.lengths: list[np.ndarray] = []
+        self.sources: list[np.ndarray] = []
+        self.rows = 0
+
+    def append(self, block: Transitions, source: int) -> None:
+        """Add a block of whole episodes under a source label."""
+        if self.absorbing:
+            block = with_absorbing(block)
+        for name, file in self.files.items():
+            np.ascontiguousarray(getattr(block, name), dtype=self.dtypes[name]).tofile(file)
+        lengths = np.diff(block.offsets)
+        self.lengths.append(lengths)
+        self.sources.append(np.full(len(lengths), source, np.int32))
+        self.rows += block.rows
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The columns as memory maps, with offsets, source labels and the offline mean and standard deviation."""
+        for file in self.files.values():
+            file.close()
+        maps: dict[str, np.ndarray] = {
+            name: np.memmap(self.folder / name, self.dtypes[name], "r", shape=(self.rows, *shape))
+            for name, shape in self.shapes.items()
+        }
+        lengths = np.concatenate(self.lengths)
+        mean, std = moments(maps["observations"])
+        return {
+            **maps,
+            "episode_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            "episode_source": np.concatenate(self.sources),
+            "mean": mean,
+            "std": std,
+        }
+
+
+def with_absorbing(block: Transitions) -> Transitions:
+    """Add an indicator dimension; terminal rows lead to the absorbing state (0,..,0,1), whose self-loop row follows.
+
+    The self-loop is a row like any other (it is sampled), so V of the absorbing state is held by its own residual.
+    """
+    ends = block.offsets[1:]
+    terminal = np.flatnonzero(block.terminals[ends - 1])
+    width = block.observations.shape[1]
+    state = np.zeros(width + 1, np.float32)
+    state[width] = 1.0
+    observations = np.pad(block.observations, ((0, 0), (0, 1)))
+    next_observations = np.pad(block.next_observations, ((0, 0), (0, 1)))
+    next_observations[ends[terminal] - 1] = state
+    at = ends[terminal]
+    lengths = np.diff(block.offsets)
+    lengths[terminal] += 1
+    return Transitions(
+        observations=np.insert(observations, at, state, axis=0),
+        actions=np.insert(block.actions, at, 0.0, axis=0),
+        rewards=np.insert(block.rewards, at, 0.0),
+        next_observations=np.insert(next_observations, at, state, axis=0),
+        terminals=np.zeros(block.rows + len(at), bool),  # nothing ends: the flow goes on in the absorbing state
+        timeouts=np.insert(block.timeouts, at, False),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+    )
+
+
+def moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per dimension in one streaming pass; constant dimensions get a deviation of 1."""
+    count, mean, m2 = 0, np.zeros(column.shape[1]), np.zeros(column.shape[1])
+    for start in range(0, len(column), STATS_BLOCK):
+        block = np.asarray(column[start : start + STATS_BLOCK], np.float64)
+        block_mean = block.mean(axis=0)
+        delta = block_mean - mean
+        total = count + len(block)
+        m2 += ((block - block_mean) ** 2).sum(axis=0) + delta**2 * count * len(block) / total
+        mean += delta * len(block) / total
+        count = total
+    std = np.sqrt(m2 / max(count, 1))
+    return mean.astype(np.float32), np.where(std < 1e-6, 1.0, std).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An opened `dataset.h5`: offline rows, expert states and what training needs to know about them."""
+
+    arrays: dict[str, np.ndarray]
+    env: str
+    dims: list[int]
+    absorbing: bool
+    sources: list[str]
+
+    @staticmethod
+    def of(artifact: Artifact) -> Dataset:
+        config, metrics = artifact.header.config, artifact.header.metrics
+        return Dataset(artifact.arrays, config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    @property
+    def rows(self) -> int:
+        return len(self.arrays["observations"])
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return self.arrays["episode_offsets"]
+
+    def initial_observations(self) -> np.ndarray:
+        """The first state of every episode: samples of mu_0."""
+        return self.arrays["observations"][self.offsets[:-1]]
+
+    def episode_of_row(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
+
+    def time_of_row(self) -> np.ndarray:
+        return (np.arange(self.rows) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(np.int32)
+
+    def source_of_row(self) -> np.ndarray:
+        """Labels for diagnosis; training never reads them."""
+        return np.repeat(self.arrays["episode_source"], np.diff(self.offsets)).astype(np.int32)
+
+    def real_rows(self) -> np.ndarray:
+        """False on the self-loops of the absorbing state, whose actions mean nothing."""
+        if not self.absorbing:
+            return np.ones(self.rows, bool)
+        return self.arrays["observations"][:, -1] == 0

@@ -1,0 +1,1 @@
+"""Environments on real MuJoCo and the registry that names them; nothing here knows about learning."""

@@ -1,0 +1,103 @@
+"""What the tool knows about each environment, as data: no other module asks for an environment by name.
+
+Importing this module loads neither gymnasium nor mujoco; `make` and `success` do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smodice_cli.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """One environment: how to build it, its shapes, and how its scores are read."""
+
+    name: str
+    entry_point: str  # "package.module:Class", a gymnasium environment
+    obs_dim: int
+    act_dim: int
+    horizon: int
+    random_score: float  # the return that counts as 0
+    expert_score: float  # the return that counts as 100
+    plot_dims: tuple[int, int] | None = None  # state coordinates worth drawing
+    success: str | None = None  # "package.module:function", observations (N, d) -> bool (N,)
+    demonstrator: str | None = None  # "package.module:function", (seed, episode) -> columns of one scripted episode
+    act_limit: float = 1.0  # actions lie in [-act_limit, act_limit]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def normalized(self, score: float) -> float:
+        """The D4RL normalized score: 0 is the random, 100 the expert reference."""
+        return 100.0 * (score - self.random_score) / (self.expert_score - self.random_score)
+
+
+def _locomotion(name: str, cls: str, obs: int, act: int, low: float, high: float, **kwargs: Any) -> EnvSpec:
+    entry = f"smodice_cli.envs.locomotion:{cls}"
+    return EnvSpec(name, entry, obs, act, 1000, low, high, kwargs=kwargs)
+
+
+# Reference scores of the locomotion tasks are D4RL's (min, max); the mismatched bodies share their parents'.
+SPECS: dict[str, EnvSpec] = {
+    spec.name: spec
+    for spec in (
+        EnvSpec(
+            "pointmass-4direction",
+            "smodice_cli.envs.pointmass:PointMass4Direction",
+            obs_dim=4,
+            act_dim=2,
+            horizon=200,
+            random_score=0.0,
+            expert_score=1.0,
+            plot_dims=(0, 1),
+            success="smodice_cli.envs.pointmass:success",
+            demonstrator="smodice_cli.envs.pointmass:demonstrate",
+        ),
+        _locomotion("hopper", "Hopper", 11, 3, -20.272305, 3234.3),
+        _locomotion("walker2d", "Walker2d", 17, 6, 1.629008, 4592.3),
+        _locomotion("halfcheetah", "HalfCheetah", 17, 6, -280.178953, 12135.0),
+        _locomotion("ant", "Ant", 27, 8, -325.6, 3879.7),
+        _locomotion("halfcheetah-short", "HalfCheetahShort", 17, 6, -280.178953, 12135.0),
+        _locomotion("ant-disabled", "AntDisabled", 27, 8, -325.6, 3879.7),
+    )
+}
+
+
+def spec(name: str) -> EnvSpec:
+    """The registered environment of that name."""
+    if name not in SPECS:
+        raise ConfigError(f"unknown environment '{name}'", nearest(name, list(SPECS)))
+    return SPECS[name]
+
+
+def _load(reference: str) -> Any:
+    module, attribute = reference.split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def make(name: str, **kwargs: Any) -> gymnasium.Env:
+    """A new environment with its time limit, e.g. `make("hopper", render_mode="rgb_array")`."""
+    from gymnasium.wrappers import TimeLimit
+
+    entry = spec(name)
+    return TimeLimit(_load(entry.entry_point)(**entry.kwargs, **kwargs), entry.horizon)
+
+
+def demonstrator(name: str) -> Callable[[int, int], dict[str, np.ndarray]] | None:
+    """The task's scripted controller, one whole episode a call, or None where the task has none."""
+    reference = spec(name).demonstrator
+    return _load(reference) if reference else None
+
+
+def success(name: str) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The task's own success test on raw observations, or None where the task has none."""
+    reference = spec(name).success
+    return _load(reference) if reference else None

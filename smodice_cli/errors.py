@@ -1,0 +1,59 @@
+"""Errors a person can act on: what is wrong, what to do, and the exit code that says which kind it is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+
+class SmodiceError(Exception):
+    """An expected failure, shown as one sentence (plus an optional hint) instead of a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(SmodiceError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+class InputError(SmodiceError):
+    """An input is missing, corrupt, or does not belong to the others."""
+
+    exit_code = 3
+
+
+class ConfigError(SmodiceError):
+    """A recipe, preset or --set value is unknown or out of range."""
+
+    exit_code = 4
+
+
+class ForeignFileError(SmodiceError):
+    """The target exists and was not written by this tool."""
+
+    exit_code = 5
+
+
+class DivergedError(SmodiceError):
+    """Training produced a non-finite number; the last good checkpoint is kept."""
+
+    exit_code = 6
+
+
+class Interrupted(SmodiceError):
+    """Stopped by the user after a checkpoint was written."""
+
+    exit_code = 130
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A `did you mean` clause for an unknown word, or the known ones where nothing is near."""
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"

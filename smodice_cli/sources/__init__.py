@@ -1,0 +1,1 @@
+"""Where data come from: simulation and recorded files, all yielding blocks of whole episodes."""

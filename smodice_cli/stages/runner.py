@@ -1,0 +1,147 @@
+"""What every stage does around its work: find inputs, decide whether to run, lock, write, report.
+
+inputs -> cache key -> cached? -> lock -> work -> artifact (atomic) -> checkpoint removed
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smodice_cli import artifacts
+from smodice_cli.artifacts import Artifact, Header, Link
+from smodice_cli.config import as_dict
+from smodice_cli.console import console
+from smodice_cli.errors import InputError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Flags every stage shares; none of them changes what is computed."""
+
+    force: bool = False
+    resume: bool = True
+    dry_run: bool = False
+    threads: int = 1
+    device: str = "cpu"
+    checkpoint_every: float = 20.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stage did: where the artifact is, and whether and why it ran."""
+
+    path: Path
+    header: Header | None
+    status: str  # "cached" | "done" | "would run"
+    reason: str
+
+    def summary(self) -> dict[str, Any]:
+        head = self.header
+        return {
+            "path": str(self.path),
+            "status": self.status,
+            "reason": self.reason,
+            **({"digest": head.digest, "seconds": head.seconds, "metrics": head.metrics} if head else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stage about to run: its name, its output and everything that determines it."""
+
+    stage: str
+    kind: str
+    out: Path
+    config: Any
+    seed: int
+    inputs: Mapping[str, Artifact] = field(default_factory=dict)
+    options: Options = Options()
+    files: Mapping[str, Link] = field(default_factory=dict)  # inputs that are no artifacts: a user's data, say
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Content digests of everything this job reads."""
+        files = {name: link.digest for name, link in self.files.items()}
+        return files | {name: artifact.header.digest for name, artifact in self.inputs.items()}
+
+    @property
+    def key(self) -> str:
+        return artifacts.cache_key(self.stage, as_dict(self.config), self.seed, self.digests)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out.with_name(f".{self.out.name}.ckpt")
+
+    @property
+    def log(self) -> Path:
+        return self.out.with_suffix(".log.jsonl")
+
+    def header(self, **extra: Any) -> Header:
+        """The header of this job's artifact; `extra` adds metrics, notes, outputs, seconds."""
+        links = {name: artifact.link(self.out.parent) for name, artifact in self.inputs.items()} | dict(self.files)
+        return Header(self.kind, self.stage, as_dict(self.config), self.seed, links, key=self.key, **extra)
+
+
+Work = Callable[[Job, float], Header]  # does the work and writes the artifact; the float is the start time
+
+
+def run(job: Job, work: Work) -> Result:
+    """Run a stage unless its artifact is already there; says why."""
+    reason = why(job)
+    if job.options.dry_run:
+        return Result(job.out, None, "would run" if reason else "cached", reason or "nothing changed")
+    if not reason:
+        return _cached(job)
+    try:
+        with artifacts.locked(job.out, lambda pid: console.note(f"{job.out} is being made by process {pid}: waiting")):
+            reason = why(job)  # another process may have made it while we waited
+            if not reason:
+                return _cached(job)
+            console.note(f"{job.stage}: {reason}")
+            header = work(job, time.monotonic())
+    except OSError as error:
+        raise InputError(f"cannot write {job.out}: {error.strerror or error}") from error
+    job.checkpoint.unlink(missing_ok=True)
+    return Result(job.out, header, "done", reason)
+
+
+def _cached(job: Job) -> Result:
+    return Result(job.out, artifacts.read_header(job.out), "cached", "nothing changed")
+
+
+def why(job: Job) -> str:
+    """The reason to run, or '' if the artifact at the output is exactly what this job would make."""
+    if job.options.force:
+        return "--force was given"
+    present = artifacts.peek(job.out)
+    if present is None:
+        return f"{job.out.name} does not exist yet"
+    if present.header.kind != job.kind:
+        return f"{job.out.name} holds a {present.header.kind}"
+    if present.header.key != job.key:
+        return _difference(job, present.header)
+    if not artifacts.is_whole(present):
+        return f"{job.out.name} does not match its digest"
+    for name, link in present.header.outputs.items():
+        beside = artifacts.peek(job.out.parent / link.path)
+        if beside is None or not artifacts.is_whole(beside) or beside.header.digest != link.digest:
+            return f"{link.path}, its {name}, is missing or changed"
+    return ""
+
+
+def _difference(job: Job, old: Header) -> str:
+    new_config = as_dict(job.config)
+    for name in sorted({*new_config, *old.config}):
+        before, now = old.config.get(name), new_config.get(name)
+        if before != now:
+            return f"{name} changed from {before} to {now}"
+    for name, digest in job.digests.items():
+        if name not in old.inputs or old.inputs[name].digest != digest:
+            return f"its {name} changed"
+    if old.seed != job.seed:
+        return f"the seed changed from {old.seed} to {job.seed}"
+    return "it was made by another version of this stage"

@@ -1,0 +1,83 @@
+"""train-disc: the state discriminator, whose logit is the reward R(s) = log d^E(s)/d^O(s)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smodice_cli import artifacts
+from smodice_cli.algos.nets import Discriminator, initialise
+from smodice_cli.algos.smodice import discriminator_loss, gradient_penalty
+from smodice_cli.artifacts import Header
+from smodice_cli.config import DiscConfig
+from smodice_cli.data import Dataset
+from smodice_cli.stages.runner import Job, Options, Result, run
+from smodice_cli.stages.trainer import State, adam, fit, prepare
+
+STAGE = "train-disc"
+
+
+def train_disc(data: Path, out: Path, config: DiscConfig, seed: int, options: Options) -> Result:
+    """Train the discriminator on a dataset artifact."""
+    inputs = {"dataset": artifacts.load(data, "dataset")}
+    return run(Job(STAGE, "disc", out, config, seed, inputs, options), _work)
+
+
+def build(dataset: Dataset, config: DiscConfig | dict, generator: torch.Generator | None = None) -> Discriminator:
+    """A discriminator for this dataset, initialised if a generator is given."""
+    hidden = config["hidden"] if isinstance(config, dict) else config.hidden
+    mean, std = (torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std"))
+    disc = Discriminator(mean, std, dataset.dims, hidden)
+    if generator:
+        initialise(disc, generator)
+    return disc
+
+
+def _work(job: Job, began: float) -> Header:
+    config: DiscConfig = job.config
+    dataset = Dataset.of(job.inputs["dataset"])
+    generator, device = prepare(job)
+    disc = build(dataset, config, generator).to(device)
+    if config.freeze_first_layer:
+        disc.body[0].requires_grad_(False)
+    optimiser = adam((p for p in disc.parameters() if p.requires_grad), config.lr)
+    expert = torch.from_numpy(dataset["expert/observations"]).to(device)
+    offline = torch.from_numpy(dataset["observations"])
+
+    def update(step: int) -> dict[str, Tensor]:
+        e = expert[torch.randint(len(expert), (config.batch,), generator=generator)]
+        o = disc.select(offline[torch.randint(len(offline), (config.batch,), generator=generator)].to(device))
+        logits = disc(torch.cat([e, o]))
+        loss, info = discriminator_loss(logits[: config.batch], logits[config.batch :])
+        total = loss
+        if config.gradient_penalty:
+            mix = torch.rand((config.batch, 1), generator=generator).to(device)
+            total = loss + config.gradient_penalty * gradient_penalty(disc, e, o, mix)
+        optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        optimiser.step()
+        return {"loss": loss.detach(), **{name: value.detach() for name, value in info.items()}}
+
+    state = State({"disc": disc}, {"disc": optimiser}, generator)
+    shown = ("loss", "reward_expert", "reward_offline")
+    fit(job, state, update, steps=config.steps, lr=config.lr, shown=shown)
+    with torch.no_grad():
+        metrics = {
+            "reward_expert": float(disc(expert).mean()),
+            "reward_offline": float(rewards(disc, dataset).mean()),
+        }
+    header = job.header(metrics=metrics, seconds=time.monotonic() - began)
+    return artifacts.write_safetensors(job.out, header, disc.state_dict())
+
+
+@torch.no_grad()
+def rewards(disc: Discriminator, dataset: Dataset, block: int = 1 << 16) -> Tensor:
+    """R(s) of every row, once; absorbing self-loops included."""
+    device = disc.dims.device
+    states = torch.from_numpy(dataset["observations"])
+    parts = [disc(disc.select(states[i : i + block].to(device))) for i in range(0, len(states), block)]
+    return torch.cat(parts)

@@ -1,0 +1,105 @@
+"""train-policy: behaviour cloning weighted by xi (Eq. 16)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smodice_cli import artifacts
+from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
+from smodice_cli.algos.smodice import policy_entropy, policy_mse, policy_nll
+from smodice_cli.artifacts import Header
+from smodice_cli.config import PolicyConfig
+from smodice_cli.data import Dataset
+from smodice_cli.errors import ConfigError
+from smodice_cli.stages.runner import Job, Options, Result, run
+from smodice_cli.stages.trainer import State, adam, fit, prepare
+
+STAGE = "train-policy"
+
+
+def train_policy(value: Path, out: Path, config: PolicyConfig, seed: int, options: Options) -> Result:
+    """Clone the dataset's actions under the weights that the value artifact names."""
+    if config.entropy and config.loss != "nll":
+        raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
+    trained = artifacts.load(value, "value")
+    weights = artifacts.follow(trained, "weights", "weights")
+    inputs = {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
+    return run(Job(STAGE, "policy", out, config, seed, inputs, options), _work)
+
+
+def _work(job: Job, began: float) -> Header:
+    config: PolicyConfig = job.config
+    dataset = Dataset.of(job.inputs["dataset"])
+    generator, device = prepare(job)
+    mean, std, low, high = (
+        torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
+    )
+    policy = TanhGaussianPolicy(mean, std, low, high, config.hidden)
+    initialise(policy, generator)
+    policy.to(device)
+    log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
+    optimisers = {"policy": adam(policy.parameters(), config.lr)}
+    if config.entropy:
+        optimisers["temperature"] = adam(iter([log_temperature]), config.lr)
+    states, actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
+    weights = np.where(dataset.real_rows(), job.inputs["weights"].arrays["w"], 0.0)
+    sample = _sampler(weights, config, generator)
+
+    def update(step: int) -> dict[str, Tensor]:
+        rows, row_weights = sample()
+        mu, log_std = policy(states[rows].to(device))
+        targets = policy.unit(actions[rows].to(device))
+        if config.loss == "mse":
+            loss = policy_mse(mu, targets, row_weights.to(device))
+        else:
+            loss = policy_nll(mu, log_std, targets, row_weights.to(device))
+        info = {"loss": loss.detach()}
+        if config.entropy:
+            noise = torch.randn(mu.shape, generator=generator).to(device)
+            entropy = policy_entropy(mu, log_std, noise)
+            surplus = entropy.detach() + len(low)  # target entropy -|A|
+            loss = loss - log_temperature.exp().detach() * entropy + log_temperature * surplus
+            info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
+        for optimiser in optimisers.values():
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        for optimiser in optimisers.values():
+            optimiser.step()
+        return info
+
+    state = State({"policy": policy}, optimisers, generator, {"log_temperature": log_temperature.data})
+    shown = ("loss", "entropy") if config.entropy else ("loss",)
+    fit(job, state, update, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
+    metrics = {
+        "env": dataset.env,
+        "absorbing": dataset.absorbing,
+        "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
+    }
+    header = job.header(metrics=metrics, seconds=time.monotonic() - began)
+    return artifacts.write_safetensors(job.out, header, policy.state_dict())
+
+
+def _sampler(weights: np.ndarray, config: PolicyConfig, generator: torch.Generator):
+    """Rows from d* by inverting the cumulative weights, or uniform rows with their weights."""
+    if config.sampling == "uniform":
+        column = torch.from_numpy(weights).float()
+        real = torch.from_numpy(np.flatnonzero(weights >= 0))
+
+        def uniform() -> tuple[Tensor, Tensor]:
+            rows = real[torch.randint(len(real), (config.batch,), generator=generator)]
+            return rows, column[rows]
+
+        return uniform
+    cumulative = torch.from_numpy(np.cumsum(weights, dtype=np.float64))
+    ones = torch.ones(config.batch)
+
+    def proportional() -> tuple[Tensor, Tensor]:
+        draws = torch.rand(config.batch, dtype=torch.float64, generator=generator) * cumulative[-1]
+        return torch.searchsorted(cumulative, draws, right=True), ones
+
+    return proportional

@@ -1,0 +1,206 @@
+"""The one training loop: steps, learning-rate schedule, log, checkpoints, interruption, divergence.
+
+A checkpoint holds everything the next step depends on (networks, optimiser moments, generator, extra tensors, step), so
+a run that was killed and resumed ends with the same bytes as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smodice_cli import artifacts
+from smodice_cli.artifacts import Header
+from smodice_cli.console import console
+from smodice_cli.errors import DivergedError, InputError, Interrupted
+from smodice_cli.stages.runner import Job
+
+LOG_EVERY = 100  # steps between figures on the bar and in the log
+Update = Callable[[int], dict[str, Tensor]]  # one gradient step; the info must hold "loss"
+
+
+@dataclass
+class State:
+    """What training changes, all of it: saved together, restored together."""
+
+    modules: dict[str, nn.Module]
+    optimisers: dict[str, torch.optim.Optimizer]
+    generator: torch.Generator
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        flat = {f"extra/{name}": tensor for name, tensor in self.extra.items()}
+        flat["generator"] = self.generator.get_state()
+        for name, module in self.modules.items():
+            flat |= {f"module/{name}/{key}": tensor for key, tensor in module.state_dict().items()}
+        for name, optimiser in self.optimisers.items():
+            for index, moments in optimiser.state_dict()["state"].items():
+                flat |= {f"optimiser/{name}/{index}/{key}": torch.as_tensor(v) for key, v in moments.items()}
+        return flat
+
+    def restore(self, flat: dict[str, Tensor]) -> None:
+        self.generator.set_state(flat["generator"])
+        for name, tensor in self.extra.items():
+            tensor.copy_(flat[f"extra/{name}"])
+        for name, module in self.modules.items():
+            module.load_state_dict(_below(flat, f"module/{name}/"))
+        for name, optimiser in self.optimisers.items():
+            state: dict[int, dict[str, Tensor]] = {}
+            for path, tensor in _below(flat, f"optimiser/{name}/").items():
+                index, key = path.split("/")
+                state.setdefault(int(index), {})[key] = tensor
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+
+def _below(flat: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
+
+
+def prepare(job: Job) -> tuple[torch.Generator, torch.device]:
+    """Threads, denormals, and the job's own generator."""
+    torch.set_num_threads(job.options.threads)
+    torch.set_flush_denormal(True)
+    try:
+        device = torch.device(job.options.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device '{job.options.device}' cannot be used: {str(error).splitlines()[0]}") from error
+    return torch.Generator().manual_seed(job.seed), device
+
+
+def adam(parameters: Iterator[nn.Parameter], lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """Adam in its fused form: one kernel for all parameters."""
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+
+
+def fit(
+    job: Job,
+    state: State,
+    update: Update,
+    *,
+    steps: int,
+    lr: float,
+    schedule: str = "constant",
+    shown: tuple[str, ...] = ("loss",),
+) -> None:
+    """Run `update` for the remaining steps."""
+    start = _restore(job, state)
+    log = _Log(job.log, start)
+    saved = time.monotonic()
+    with _stop_requests() as stop, log, console.progress(job.stage, steps, start) as bar:
+        for step in range(start, steps):
+            _set_rate(state, lr, schedule, step / steps)
+            info = update(step)
+            if not math.isfinite(float(info["loss"])):
+                raise _diverged(job, step)
+            done = step + 1
+            if done % LOG_EVERY == 0 or done == steps:
+                figures = {name: float(value) for name, value in info.items()}
+                log.write(done, figures)
+                bar.update(done, **{name: figures[name] for name in shown})
+            if stop.requested or time.monotonic() - saved > job.options.checkpoint_every:
+                _save(job, state, done)
+                saved = time.monotonic()
+            if stop.requested:
+                raise Interrupted(
+                    f"{job.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written",
+                    "run the same command again to go on from there",
+                )
+
+
+def _set_rate(state: State, lr: float, schedule: str, fraction: float) -> None:
+    rate = lr * 0.5 * (1 + math.cos(math.pi * fraction)) if schedule == "cosine" else lr
+    for optimiser in state.optimisers.values():
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+
+
+def _diverged(job: Job, step: int) -> DivergedError:
+    kept = f"the checkpoint before it is kept in {job.checkpoint}" if job.checkpoint.exists() else "nothing was written"
+    return DivergedError(
+        f"{job.stage}: the loss became non-finite at step {step:,}; {kept}",
+        "try a smaller learning rate (--set lr=1e-4) or a larger alpha, and look at the data with smodice inspect",
+    )
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def _save(job: Job, state: State, step: int) -> None:
+    header = Header("checkpoint", job.stage, {}, job.seed, key=job.key, metrics={"step": step})
+    artifacts.write_safetensors(job.checkpoint, header, state.tensors())
+
+
+def _restore(job: Job, state: State) -> int:
+    if not job.checkpoint.exists() or not job.options.resume:
+        return 0
+    try:
+        checkpoint = artifacts.load(job.checkpoint, "checkpoint")
+    except InputError as error:
+        console.warn(f"{error.message}: starting from the beginning")
+        return 0
+    if checkpoint.header.key != job.key:
+        console.note(f"{job.stage}: the checkpoint belongs to other settings or inputs: starting from the beginning")
+        return 0
+    state.restore(checkpoint.tensors())
+    step = int(checkpoint.header.metrics["step"])
+    console.note(f"{job.stage}: resuming from step {step:,}")
+    return step
+
+
+# --- log -----------------------------------------------------------------------------------------------------------
+
+
+class _Log:
+    """`<artifact>.log.jsonl`: a line of figures every LOG_EVERY steps; on resume, lines after the checkpoint go."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        lines = path.read_text().splitlines(keepends=True) if start and path.exists() else []
+        self.kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+        self.path = path
+        self.file: Any = None
+
+    def __enter__(self) -> None:
+        self.file = open(self.path, "w")
+        self.file.writelines(self.kept)
+
+    def __exit__(self, *exc: object) -> None:
+        self.file.close()
+
+    def write(self, step: int, figures: dict[str, float]) -> None:
+        self.file.write(json.dumps({"step": step, **figures}) + "\n")
+        self.file.flush()
+
+
+# --- interruption --------------------------------------------------------------------------------------------------
+
+
+class _Stop:
+    requested = False
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_Stop]:
+    """Ctrl-C and SIGTERM end the run after the current step and a checkpoint; a second Ctrl-C ends it at once."""
+    stop = _Stop()
+
+    def request(number: int, frame: object) -> None:
+        stop.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 SMODICE := $(VENV)/bin/smodice
 STAMP := $(VENV)/.installed
+PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick lint bench clean
+.PHONY: help setup setup-d4rl demo test test-quick lint bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,9 +16,15 @@ setup: $(STAMP)  ## make .venv and install the tool with its development extras
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,minari]'
+	$(PIP) install --constraint constraints.txt torch==2.13.0
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video]'
+	@$(MAKE) --no-print-directory setup-d4rl
 	@touch $@
+
+# D4RL 1.1 asks for packages that no longer install, and its data and tables need none of them.
+setup-d4rl:  ## optional, part of setup: the genuine gym and d4rl; without them our copies of their tables are used
+	@{ $(PIP) install --constraint constraints.txt gym==0.26.2 tqdm && $(PIP) install --no-deps d4rl==1.1; } 2>/dev/null \
+	|| echo "d4rl could not be installed; nothing else depends on it"
 
 demo: setup  ## PointMass-4Direction end to end: data, discriminator, value, policy, score
 	$(SMODICE) run pipelines/examples/pointmass-4direction.toml
@@ -33,8 +40,12 @@ lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: setup  ## speed against the official-style step and the bare matrix products
+bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/step.py
+	$(VENV)/bin/python benchmarks/read_d4rl.py
+	$(VENV)/bin/python benchmarks/simulate.py
 
 clean:  ## remove run folders and caches, keep .venv
 	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+include pipelines/rules.mk

@@ -5,7 +5,10 @@ Each command imports what it needs when it runs, so that `smodice --help` answer
 
 import functools
 import inspect as python_inspect
+import os
+import shlex
 import signal
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from smodice_cli import __version__
-from smodice_cli.console import console
-from smodice_cli.errors import SmodiceError, UsageError
+from smodice_cli.console import console, escape
+from smodice_cli.errors import InputError, Interrupted, SmodiceError, UsageError
 
 app = typer.Typer(
     name="smodice",
@@ -29,6 +32,7 @@ app = typer.Typer(
 )
 
 PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
+MAX_SEED = 2**32 - 1  # what every generator takes
 
 
 def examples(*lines: str) -> str:
@@ -46,6 +50,9 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; `smodice settings` lists them. Repeatable."),
 ]
 Preset = Annotated[str, typer.Option(help="Start from the settings of: paper | official.")]
+Source = Annotated[
+    str, typer.Option(metavar="NAME", help="Take the recipe's [dataset.NAME] instead of its [dataset], e.g. d4rl.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Run even if the artifact is there.", rich_help_panel="Running")]
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint of this run.", rich_help_panel="Running")
@@ -64,7 +71,7 @@ class Common:
     """The flags every stage shares, as one object."""
 
     out: Annotated[Path | None, typer.Option(help="Where to write the artifact; default: beside its input.")] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random in this stage.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random in this stage.")] = 0
     steps: Annotated[int | None, typer.Option(help="Gradient steps; eval and build-dataset have none.")] = None
     config: Annotated[Path | None, typer.Option(help="Recipe (TOML); this stage reads its own section.")] = None
     preset: Preset = ""
@@ -98,11 +105,13 @@ class Common:
             checkpoint_every=self.checkpoint_every,
         )
 
-    def build(self, section: str, **flags: Any) -> Any:
+    def build(self, section: str, source: str = "", **flags: Any) -> Any:
         """The stage's config: defaults < preset < recipe < --set < flags."""
         from smodice_cli import config
 
-        recipe = config.read_recipe(self.config) if self.config else {}
+        if source and not self.config:
+            raise UsageError("--source chooses among the data of a recipe: name it with --config")
+        recipe = config.read_recipe(self.config, source) if self.config else {}
         given = {name: value for name, value in flags.items() if value is not None and value != ()}
         if self.steps is not None:
             given["steps"] = self.steps
@@ -134,38 +143,47 @@ def command(panel: str, name: str, *lines: str) -> Callable[[Callable[..., None]
 
 
 def _guard(function: Callable[..., None], arguments: dict[str, Any], shared: set[str]) -> None:
-    if arguments.get("json"):
-        console.mode = "json"
-    if arguments.get("quiet"):
-        console.mode = "quiet"
-    debug = bool(arguments.get("debug"))
+    console.mode = "json" if arguments.get("json") else "human"
+    console.quiet = bool(arguments.get("quiet"))
     own = {name: value for name, value in arguments.items() if name not in shared}
     if shared:
         own["common"] = Common(**{name: arguments[name] for name in shared})
     try:
         function(**own)
-    except SmodiceError as error:
-        if debug:
-            raise
-        console.error(error.message, error.hint)
-        raise typer.Exit(error.exit_code) from error
-    except KeyboardInterrupt as error:
-        console.error("interrupted", "run the same command again: finished stages are kept")
-        raise typer.Exit(130) from error
     except BrokenPipeError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (whoever read our output has gone; so has the exit's flush)
         raise typer.Exit(0) from error
-    except Exception as error:
-        if debug:
-            raise
-        console.error(f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback")
-        raise typer.Exit(1) from error
+    except (Exception, KeyboardInterrupt) as error:
+        if arguments.get("debug"):
+            console.traceback()
+        message, hint, code = explain(error)
+        console.error(message, hint)
+        raise typer.Exit(code) from error
+
+
+def explain(error: BaseException) -> tuple[str, str, int]:
+    """An error as a sentence, a hint and an exit code."""
+    if isinstance(error, Interrupted):
+        return error.message, f"go on with: {this_command()}", error.exit_code
+    if isinstance(error, SmodiceError):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}", "", InputError.exit_code
+    return f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback", 1
+
+
+def this_command() -> str:
+    """The command line that goes on where this one stopped."""
+    return shlex.join(["smodice", *(argument for argument in sys.argv[1:] if argument != "--no-resume")])
 
 
 def report(result: Any, next_step: str = "") -> None:
     """What a stage did, for people and for programs."""
-    lines = [f"[bold]{result.status}[/]  {result.path}"]
+    lines = [f"[bold]{result.status}[/]  {escape(str(result.path))}"]
     if result.status == "would run":
-        lines[0] += f"  ({result.reason})"
+        lines[0] += f"  ({escape(result.reason)})"
     elif result.header and result.status == "done":
         lines[0] += f"  {result.header.seconds:.1f} s"
     console.result(result.summary(), lines)
@@ -181,13 +199,18 @@ def report(result: Any, next_step: str = "") -> None:
     "build-dataset",
     "smodice build-dataset --env pointmass-4direction --offline sim:pointmass-4direction#50000 "
     "--expert sim:pointmass-4direction#success=300 --out runs/pm/dataset.h5",
-    "smodice build-dataset --env pointmass-4direction --offline file:log.hdf5 --expert file:demo.hdf5#traj=8",
+    "smodice build-dataset --env hopper --offline hopper-expert-v2#200 --offline hopper-random-v2 "
+    "--expert hopper-expert-v2#traj=0",
+    "smodice build-dataset --config pipelines/observations/hopper.toml --source d4rl --dry-run",
 )
 def build_dataset(
     common: Common,
     env: Annotated[str | None, typer.Option(help="Environment of the imitator; `smodice envs` lists them.")] = None,
     offline: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="Offline data: sim:NAME#N or file:PATH. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE", help="Offline data: sim:NAME#N, d4rl:ID, minari:ID or file:PATH[#N]. Repeatable."
+        ),
     ] = None,
     expert: Annotated[
         list[str] | None,
@@ -201,6 +224,7 @@ def build_dataset(
     absorbing: Annotated[
         bool | None, typer.Option("--absorbing/--no-absorbing", help="Add an absorbing state after terminal rows.")
     ] = None,
+    source: Source = "",
 ) -> None:
     """Collect offline transitions and expert states into [bold]dataset.h5[/]."""
     from smodice_cli.stages import build_dataset as stage
@@ -209,6 +233,7 @@ def build_dataset(
         raise UsageError("build-dataset has no gradient steps; sizes are part of a source, e.g. sim:NAME#50000")
     config = common.build(
         "dataset",
+        source,
         env=env,
         offline=tuple(offline or ()),
         expert=tuple(expert or ()),
@@ -287,6 +312,7 @@ def train_policy(
     "eval",
     "smodice eval --policy runs/pm/policy.safetensors --episodes 100 --json",
     "smodice eval --policy runs/pm/policy.safetensors --stochastic --out runs/pm/eval-sampled.json",
+    "smodice eval --policy runs/pm/policy.safetensors --video runs/pm/episode.gif",
 )
 def evaluate(
     common: Common,
@@ -295,22 +321,31 @@ def evaluate(
     stochastic: Annotated[
         bool | None, typer.Option("--stochastic/--deterministic", help="Sample actions instead of the mode.")
     ] = None,
+    video: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also film the first episode, as .gif or .mp4.")
+    ] = None,
 ) -> None:
     """Score the policy in the simulator; writes [bold]eval.json[/]."""
     from smodice_cli import artifacts
     from smodice_cli.parallel import cores
     from smodice_cli.stages import evaluate as stage
+    from smodice_cli.stages import video as films
 
     if common.steps is not None:
         raise UsageError("eval has no gradient steps; use --episodes")
+    if video:
+        films.check(video)
     out = common.out or policy.parent / "eval.json"
     config = common.build("eval", episodes=episodes, stochastic=stochastic)
     result = stage.evaluate(policy, out, config, common.seed, common.options(default_threads=cores()))
     if result.status == "would run":
         report(result)
         return
+    if video:
+        films.record(policy, video, config, common.seed)
     score = artifacts.read_payload(out)["score"]
-    console.result(result.summary() | {"score": score}, [f"[bold]{result.status}[/]  {out}", score_line(score)])
+    lines = [f"[bold]{result.status}[/]  {escape(str(out))}", score_line(score)]
+    console.result(result.summary() | {"score": score}, lines)
 
 
 def score_line(score: dict[str, Any]) -> str:
@@ -329,12 +364,14 @@ def score_line(score: dict[str, Any]) -> str:
     "run",
     "smodice run pipelines/examples/pointmass-4direction.toml",
     "smodice run pipelines/examples/pointmass-4direction.toml --seeds 0,1,2 --set value.f=kl --out runs/pm-kl",
+    "smodice run pipelines/observations/hopper.toml --source d4rl",
 )
 def run(
     recipe: Annotated[Path, typer.Argument(help="Recipe (TOML), e.g. one from pipelines/.")],
     seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; several run in parallel processes.")] = "0",
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<recipe>.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; default: the cores.")] = None,
+    source: Source = "",
     preset: Preset = "",
     set: Set = None,
     device: Device = "cpu",
@@ -354,21 +391,20 @@ def run(
 
     numbers = parse_seeds(seeds)
     chosen = config.parse_assignments(set or [])
-    settings = config.merge(config.preset(preset), config.read_recipe(recipe), chosen)
+    settings = config.merge(config.preset(preset), config.read_recipe(recipe, source), chosen)
     for section in config.SECTIONS:
         config.build(section, settings.get(section, {}))  # every value is checked before anything runs
-    folder = out or Path("runs") / recipe.stem
+    folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
     data = pipeline.build_data(folder, settings, 0, options)
-    console.note(f"{data.path}: {data.status}" + (f" ({data.reason})" if data.status != "cached" else ""))
     if dry_run:
         planned = [data]
-        if data.status == "cached":
-            for seed in numbers:
-                planned += pipeline.run_seed(folder, settings, seed, options, 1)
-        lines = [f"{r.path}: {r.status} ({r.reason})" for r in planned]
+        for seed in numbers:
+            planned += pipeline.run_seed(folder, settings, seed, options, 1, missing_input=data.status != "cached")
+        lines = [f"{escape(str(r.path))}: {r.status} ({escape(r.reason)})" for r in planned]
         console.result({"plan": [r.summary() for r in planned]}, lines)
         return
+    console.note(f"{data.path}: {data.status}")
     if len(numbers) == 1:
         pipeline.run_seed(folder, settings, numbers[0], options, eval_workers=cores())
     else:
@@ -378,9 +414,10 @@ def run(
 
 def parse_seeds(text: str) -> list[int]:
     """`0,1,2` as numbers."""
-    if not all(part.strip().isdigit() for part in text.split(",")):
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) <= MAX_SEED for part in parts):
         raise UsageError(f"--seeds {text}: expected whole numbers separated by commas, e.g. 0,1,2")
-    numbers = [int(part) for part in text.split(",")]
+    numbers = [int(part) for part in parts]
     if len(set(numbers)) != len(numbers):
         raise UsageError(f"--seeds {text}: a seed is named twice")
     return numbers
@@ -395,7 +432,49 @@ def show_summary(summary: dict[str, Any]) -> None:
     console.table("", ["seed", "score", "mean return", "95 % interval"], rows)
     mean, std = summary["normalized_mean"], summary["normalized_std"]
     spread = f" ± {std:.1f} over {len(rows)} seeds" if len(rows) > 1 else ""
-    console.result(summary, [f"score [bold]{mean:.1f}[/]{spread}", f"result: {summary['folder']}/summary.json"])
+    console.result(summary, [f"score [bold]{mean:.1f}[/]{spread}", f"result: {escape(summary['folder'])}/summary.json"])
+
+
+@command(
+    PIPELINE,
+    "tabular",
+    "smodice tabular mismatched --out runs/tabular/mismatched.h5",
+    "smodice tabular example --f kl --seed 3 --json",
+)
+def tabular(
+    source: Annotated[
+        str, typer.Argument(metavar="TASK", help="mismatched | example | a text map of # S G . | an HDF5 of counts.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where to write; the picture lies beside it.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the random policy's data.")] = 0,
+    size: Annotated[int | None, typer.Option(help="Cells along a side; the paper has 9.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Discount, in (0, 1); default 0.99.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes of data; default 10000.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps in an episode; default 50.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Probability of a random move; default 0.1.")] = None,
+    starts: Annotated[str | None, typer.Option(help="Where episodes begin: start | anywhere | auto.")] = None,
+    expert: Annotated[str | None, typer.Option(help="On a map: goal | diagonal (a mismatched mover).")] = None,
+    torus: Annotated[bool | None, typer.Option("--torus/--no-torus", help="On a map: moves wrap around.")] = None,
+    f: Annotated[str | None, typer.Option(help="Divergence: chi2 | kl | soft-chi2 | chi2-untruncated.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
+    cap: Annotated[float | None, typer.Option(help="Bound on the ratio xi; 0 means none.")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Added to both occupancies in the log ratio.")] = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Solve SMODICE exactly on a finite MDP: the paper's gridworlds, your map or counts; draws a picture."""
+    from smodice_cli.stages import tabular as stage
+    from smodice_cli.stages.runner import Options
+
+    given = {"size": size, "gamma": gamma, "episodes": episodes, "horizon": horizon, "noise": noise, "starts": starts}
+    given |= {"expert": expert, "torus": torus, "f": f, "alpha": alpha, "cap": cap, "smoothing": smoothing}
+    result = stage.tabular(source, out, given, seed, Options(force=force, dry_run=dry_run))
+    report(result)
+    for line in stage.lines(result):
+        console.note(line)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -436,6 +515,57 @@ def inspect(
     console.result(view)
 
 
+@command(
+    TOOLS,
+    "train-expert",
+    "smodice train-expert hopper --out experts/hopper.safetensors --steps 1000000",
+    "smodice build-dataset --env hopper --offline sim:hopper-random#100000 "
+    "--expert sim:hopper@experts/hopper.safetensors#traj=0",
+)
+def train_expert(
+    env: Annotated[str, typer.Argument(help="Environment; `smodice envs` lists them.")],
+    out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,
+    hidden: Annotated[int, typer.Option(min=1, help="Units in each of the actor's two hidden layers.")] = 64,
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="POLICY", help="Go on from this policy, of the same sizes.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the policy file.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train an expert with soft actor-critic (needs the extra [bold]experts[/]) for [bold]sim:ENV@FILE[/]."""
+    from dataclasses import asdict
+
+    from smodice_cli import artifacts
+    from smodice_cli.envs import registry
+    from smodice_cli.errors import ForeignFileError
+    from smodice_cli.sources import train_expert as trainer
+
+    registry.spec(env)
+    out = out or Path("experts") / f"{env}.safetensors"
+    if out.exists() and not force:
+        raise ForeignFileError(f"{out} exists", "choose another --out, or overwrite it with --force")
+    if start is not None and not start.is_file():
+        raise InputError(f"{start} does not exist")
+    waiting = f"{out} is being made by another process: waiting"
+    with artifacts.locked(out, lambda _: console.note(waiting)), console.progress(f"train-expert {env}", steps) as bar:
+        evaluation = trainer.train_expert(
+            env,
+            out,
+            steps=steps,
+            seed=seed,
+            start=start,
+            settings=trainer.Settings(hidden=hidden),
+            progress=lambda step, figures: bar.update(step, **figures),
+        )
+    figures = asdict(evaluation)
+    line = f"[bold]done[/]  {escape(str(out))}  return {evaluation.mean:.0f} ± {evaluation.std:.0f}"
+    console.result({"path": str(out), "evaluation": figures}, [f"{line} over {evaluation.episodes} episodes"])
+
+
 @command(TOOLS, "settings", "smodice settings", "smodice settings value --json")
 def settings(
     section: Annotated[str, typer.Argument(help="dataset | disc | value | policy | eval; default: all.")] = "",
@@ -468,6 +598,18 @@ def envs(json: Json = False, debug: Debug = False) -> None:
     ]
     console.table("", ["environment", "state", "action", "horizon", "score 0", "score 100"], rows)
     console.result({s.name: asdict(s) for s in specs})
+
+
+@app.command("run-seed", hidden=True)
+def run_seed() -> None:
+    """One seed of `run` in a process of its own: told on stdin what to do, reports events on stderr."""
+    from smodice_cli.stages import pipeline
+
+    def work() -> None:
+        console.mode = "events"
+        pipeline.follow_order(sys.stdin)
+
+    _guard(work, {}, set())
 
 
 @app.callback(invoke_without_command=True)

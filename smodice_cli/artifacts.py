@@ -1,34 +1,38 @@
 """The artifact contract: every file says what it is, what it came from, and proves that it is whole.
 
 A header travels inside each file (one JSON string: safetensors metadata, an HDF5 attribute, or a JSON member). Its
-`digest` covers the payload bytes together with kind, stage, config, seed and the digests of the inputs; its `key`
-covers everything that determines the payload, so that equal keys mean "nothing to do". Files appear whole or not at
-all: they are written beside the target, synced and renamed.
+`digest` covers the payload bytes and every header field but those that differ between equal runs (times, versions,
+notes, places); its `key` covers everything that determines the payload, so that equal keys mean "nothing to do". Files
+appear whole or not at all: they are written beside the target, synced and renamed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from smodice_cli.errors import ForeignFileError, InputError
+from smodice_cli.errors import ForeignFileError, InputError, OutputError
 
 if TYPE_CHECKING:
     import torch
 
 SCHEMA = 1
 TAG = "smodice"
+HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
 
 Arrays = Mapping[str, np.ndarray]
@@ -95,16 +99,12 @@ def versions() -> dict[str, str]:
 
 
 def content_digest(header: Header, arrays: Arrays) -> str:
-    """Hash of the payload and of the header fields that give it meaning (not of times, notes or versions)."""
+    """Hash of the payload and of the header without what differs between equal runs: times, notes, versions, places."""
     sha = hashlib.sha256()
-    identity = {
-        "kind": header.kind,
-        "schema": header.schema,
-        "stage": header.stage,
-        "config": header.config,
-        "seed": header.seed,
-        "inputs": {name: link.digest for name, link in header.inputs.items()},
-    }
+    names = ("kind", "schema", "stage", "config", "seed", "key", "metrics")
+    identity = {name: getattr(header, name) for name in names}
+    for links in ("inputs", "outputs"):
+        identity[links] = {name: link.digest for name, link in getattr(header, links).items()}
     sha.update(canonical(identity).encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -120,41 +120,87 @@ def content_digest(header: Header, arrays: Arrays) -> str:
 
 
 @contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn a failed write (no room, no permission, no such place) into one sentence about `target`."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error.strerror or _first_line(error)}") from error
+
+
+@contextmanager
 def atomic(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success sync it and rename it into place, on failure remove it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(temporary, target)
-        folder = os.open(target.parent, os.O_RDONLY)
+    temporary = target.with_name(f".{target.name.lstrip('.')}.{os.getpid()}.tmp")
+    with writing(target):
         try:
-            os.fsync(folder)
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, target)
+            _sync(target.parent)
         finally:
-            os.close(folder)
+            temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
 
 
 @contextmanager
 def locked(target: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of `target`; a second process says who has it (`on_wait`) and waits. A kill releases it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target.with_name(f".{target.name}.lock"), "a+") as handle:
+    """Hold the lock of `target`; a second process says who has it (`on_wait`) and waits. A kill releases it.
+
+    The lock file goes when the lock does, and so does a folder made for it that stayed empty: a stage that fails leaves
+    no trace.
+    """
+    lock = target.with_name(f".{target.name}.lock")
+    missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
+    try:
+        with writing(target):
+            handle = _acquire(lock, on_wait)
+        with handle:
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+    finally:
+        for folder in missing:
+            try:
+                folder.rmdir()
+            except OSError:
+                break  # not empty, or never made
+
+
+def _acquire(lock: Path, on_wait: Callable[[str], None]) -> TextIO:
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = open(lock, "a+")  # noqa: SIM115 (held for as long as the lock is)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            on_wait(handle.read().strip() or "unknown")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        for stale in target.parent.glob(f".{target.name}.*.tmp"):
-            stale.unlink(missing_ok=True)  # a killed writer's remains: we hold the lock, so nobody is writing
-        yield
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                handle.seek(0)
+                on_wait(handle.read().strip() or "unknown")
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if lock.exists() and os.path.samestat(os.fstat(handle.fileno()), lock.stat()):
+                handle.truncate(0)
+                handle.write(str(os.getpid()))
+                handle.flush()
+                return handle
+        except BaseException:
+            handle.close()
+            raise
+        handle.close()  # its holder removed the file on leaving: the lock is another file by now
+
+
+def remove_remains(target: Path) -> None:
+    """Delete what killed writers of `target` left beside it; call it with the lock held, when nobody else writes."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -162,12 +208,12 @@ def locked(target: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 def write_safetensors(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> Header:
     """Write networks with their header; returns the header with its digest filled in."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = _sealed(header, {name: tensor.numpy() for name, tensor in plain.items()})
     with atomic(path) as temporary:
-        save_file(plain, temporary, metadata={TAG: header.to_json()})
+        temporary.write_bytes(save(plain, metadata={TAG: header.to_json()}))
     return header
 
 
@@ -184,20 +230,31 @@ def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
     """Write arrays contiguously, so that readers can map them; `a/b` names become groups."""
     import h5py
 
-    header = _sealed(header, arrays)
-    with atomic(path) as temporary, h5py.File(temporary, "w") as file:
-        for name, array in arrays.items():
-            target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
-            rows = max(1, BLOCK // max(1, array[:1].nbytes))
-            for start in range(0, len(array), rows):
-                target[start : start + rows] = array[start : start + rows]
-        file.attrs[TAG] = header.to_json()
+    # Hashing leaves the interpreter free, so that it runs beside the writing.
+    with atomic(path) as temporary, ThreadPoolExecutor(1) as beside:
+        sealing = beside.submit(_sealed, header, arrays)
+        _make_sure_of_room(temporary, sum(array.nbytes for array in arrays.values()) + len(header.to_json()))
+        with h5py.File(temporary, "w") as file:
+            for name, array in arrays.items():
+                target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+                rows = max(1, BLOCK // max(1, array[:1].nbytes))
+                for start in range(0, len(array), rows):
+                    target[start : start + rows] = array[start : start + rows]
+            header = sealing.result()
+            file.attrs[TAG] = header.to_json()
     return header
 
 
+def _make_sure_of_room(path: Path, size: int) -> None:
+    """Fail while failing is clean: the HDF5 library crashes the process when the disk fills up as it writes."""
+    with open(path, "wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size + HDF5_OVERHEAD)
+
+
 def _sealed(header: Header, arrays: Arrays) -> Header:
-    fields = {**header.__dict__, "versions": versions()}
-    return Header(**{**fields, "digest": content_digest(header, arrays)})
+    plain = Header.from_json(header.to_json())  # as a reader will see it: tuples are lists, keys are text
+    return replace(plain, versions=versions(), digest=content_digest(plain, arrays))
 
 
 def _json_bytes(payload: Mapping[str, Any]) -> np.ndarray:
@@ -266,6 +323,33 @@ def read_header(path: Path) -> Header:
     return _read(path)[0]
 
 
+def staleness(path: Path, header: Header) -> str:
+    """Which input of an artifact, or of its inputs, is no longer the one it was made from; '' if all still are."""
+    for name, link in header.inputs.items():
+        place = Path(os.path.normpath(path.parent / link.path))
+        if not place.exists():
+            return f"its {name} is missing"
+        try:
+            found = read_header(place)
+        except InputError:
+            found = None
+        if found and found.digest == link.digest:
+            if reason := staleness(place, found):
+                return f"{reason} (through its {name})"
+        elif file_digest(place) != link.digest:  # how a user's own file is linked
+            return f"stale: its {name} has changed since"
+    return ""
+
+
+def file_digest(path: Path) -> str:
+    """Hash of a whole file: how an input that is no artifact, a user's recording say, is told from a changed one."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while chunk := handle.read(BLOCK):
+            sha.update(chunk)
+    return sha.hexdigest()[:32]
+
+
 def read_any(path: Path) -> Artifact:
     """Open an artifact of whatever kind and verify it."""
     return load(path, read_header(path).kind)
@@ -275,6 +359,8 @@ def peek(path: Path) -> Artifact | None:
     """What lies at an output path: None if nothing; a file that is no artifact is refused, not overwritten."""
     if not path.exists():
         return None
+    if path.is_dir():
+        raise ForeignFileError(f"{path} is a folder", "--out names a file")
     try:
         header, arrays = _read(path)
     except InputError as error:
@@ -295,9 +381,9 @@ def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
         raise InputError(f"{path} does not exist")
     if path.is_dir():
         raise InputError(f"{path} is a folder, not an artifact")
-    with open(path, "rb") as handle:
-        magic = handle.read(9)
     try:
+        with open(path, "rb") as handle:
+            magic = handle.read(9)
         if magic[:4] == b"\x89HDF":
             text, arrays = _read_hdf5(path)
         elif magic[8:9] == b"{":
@@ -306,7 +392,7 @@ def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
             text, arrays = _read_json(path)
         else:
             raise InputError(f"{path} is neither HDF5, safetensors nor JSON")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is damaged or cut short ({_first_line(error)})") from error
     if text is None:
         raise InputError(f"{path} was not written by smodice: it has no header")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 import types
 import typing
@@ -50,32 +51,47 @@ class DiscConfig:
 class ValueConfig:
     """train-value: the Lagrangian value function on the Fenchel dual (Eq. 14) and its weights (Eq. 15)."""
 
-    f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated"] = setting("chi2", "the divergence D_f(d || d^O)")
+    estimator: Literal["dual", "returns"] = setting("dual", "V on the dual, or TAILO's value-free trajectory weights")
+    f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated"] = setting("kl", "the divergence D_f(d || d^O)")
     gamma: float = setting(0.99, "discount", gt=0, lt=1)
-    alpha: float = setting(1.0, "strength of the regulariser D_f; 1 is the paper", gt=0)
-    steps: int = setting(10_000, "gradient steps", gt=0)
-    batch: int = setting(256, "transitions per step", gt=0)
+    alpha: float = setting(0.25, "strength of the regulariser per step; 1 is the paper", gt=0)
+    cap: float = setting(10_000.0, "bound on the ratio xi; 0 means none", ge=0)
+    normaliser: bool = setting(True, "learn the multiplier of E[xi] = 1 beside V")
+    n_step: int = setting(50, "rows in a segment; 1 is the paper", gt=0)
+    sampling: Literal["uniform", "discounted"] = setting("discounted", "rows uniformly, or in proportion to gamma^t")
+    terminal: Literal["absorb", "zero", "bootstrap"] = setting(
+        "absorb", "after a terminal row: its end state forever, nothing (V = 0), or V of the end state, a dead end"
+    )
+    timeout: Literal["bootstrap", "drop"] = setting(
+        "bootstrap", "segments that end at a time limit: go on from V of their end state, or leave them out of the loss"
+    )
+    steps: int = setting(3000, "gradient steps", gt=0)
+    batch: int = setting(256, "segments per step", gt=0)
     initial_batch: int = setting(64, "initial states per step; the paper uses as many as transitions", gt=0)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
-    schedule: Literal["constant", "cosine"] = setting("constant", "learning rate over the steps")
+    schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps")
     weight_decay: float = setting(0.0, "L2 penalty on V's weights", ge=0)
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
-    scale: float = setting(1.0, "V = scale x network", gt=0)
-    terminal: Literal["zero", "bootstrap"] = setting("zero", "value after a terminal row: 0, or V of its next state")
+    scale: float = setting(10.0, "V = scale x network", gt=0)
+    holdout: float = setting(0.1, "share of the trajectories kept out of training to watch the objective", ge=0, lt=1)
+    patience: int = setting(0, "checks without a better held-out objective before stopping; 0 never stops", ge=0)
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
     """train-policy: weighted behaviour cloning (Eq. 16)."""
 
-    loss: Literal["nll", "mse"] = setting("nll", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)")
+    loss: Literal["nll", "mse"] = setting("mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)")
     sampling: Literal["weights", "uniform"] = setting(
         "weights", "draw rows from d* (in proportion to the weights), or uniformly and weight the loss"
     )
-    steps: int = setting(10_000, "gradient steps", gt=0)
+    steps: int = setting(30_000, "gradient steps", gt=0)
     batch: int = setting(256, "transitions per step", gt=0)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
-    schedule: Literal["constant", "cosine"] = setting("constant", "learning rate over the steps")
+    schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps")
+    average: float = setting(
+        0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
+    )
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
     entropy: bool = setting(False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)")
 
@@ -97,39 +113,49 @@ SECTIONS: dict[str, type] = {
 }
 
 # Settings of the paper (its tables) and of its published code; everything not named keeps our default.
+_PLAIN_DUAL: dict[str, Any] = {
+    "estimator": "dual",
+    "f": "chi2-untruncated",
+    "alpha": 1.0,
+    "cap": 0.0,
+    "normaliser": False,
+    "n_step": 1,
+    "sampling": "uniform",
+    "timeout": "bootstrap",
+    "schedule": "constant",
+    "scale": 1.0,
+    "holdout": 0.0,
+    "steps": 1_000_000,
+}
+_PLAIN_CLONING: dict[str, Any] = {
+    "loss": "nll",
+    "sampling": "uniform",
+    "schedule": "constant",
+    "average": 0.0,
+    "steps": 1_000_000,
+}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "disc": {"gradient_penalty": 0.0},
-        "value": {"f": "chi2-untruncated", "initial_batch": 256, "terminal": "bootstrap", "steps": 1_000_000},
-        "policy": {"loss": "nll", "sampling": "uniform", "lr": 3e-5, "steps": 1_000_000},
+        "value": {**_PLAIN_DUAL, "initial_batch": 256, "terminal": "bootstrap"},
+        "policy": {**_PLAIN_CLONING, "lr": 3e-5},
     },
     "official": {
         "disc": {"gradient_penalty": 10.0, "freeze_first_layer": True},
-        "value": {
-            "f": "chi2-untruncated",
-            "batch": 512,
-            "initial_batch": 512,
-            "weight_decay": 1e-4,
-            "terminal": "zero",
-            "steps": 1_000_000,
-        },
-        "policy": {
-            "loss": "nll",
-            "sampling": "uniform",
-            "batch": 512,
-            "lr": 3e-4,
-            "entropy": True,
-            "steps": 1_000_000,
-        },
+        "value": {**_PLAIN_DUAL, "batch": 512, "initial_batch": 512, "weight_decay": 1e-4, "terminal": "zero"},
+        "policy": {**_PLAIN_CLONING, "batch": 512, "lr": 3e-4, "entropy": True},
     },
 }
 
 Settings = dict[str, dict[str, Any]]
 
 
-def read_recipe(path: Path) -> Settings:
-    """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first."""
-    if not path.exists():
+def read_recipe(path: Path, source: str = "") -> Settings:
+    """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first.
+
+    `[dataset.NAME]` is another choice of data: `source` NAME puts it over `[dataset]`, otherwise it is left out.
+    """
+    if not path.is_file():
         raise InputError(f"recipe {path} does not exist")
     try:
         raw = tomllib.loads(path.read_text())
@@ -141,13 +167,18 @@ def read_recipe(path: Path) -> Settings:
             raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset"]))
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: '{name}' must be a section, [{name}]")
-    return merge(base, raw)
+    data = raw.get("dataset", {})
+    choices = {name: data.pop(name) for name in list(data) if isinstance(data[name], dict)}
+    if source and source not in choices:
+        hint = nearest(source, list(choices)) if choices else "leave --source out"
+        raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
+    return merge(base, raw, {"dataset": choices[source]} if source else {})
 
 
 def preset(name: str) -> Settings:
     """A named set of settings; the empty name is our defaults."""
-    if name and name not in PRESETS:
-        raise ConfigError(f"unknown preset '{name}'", nearest(name, list(PRESETS)))
+    if name and (not isinstance(name, str) or name not in PRESETS):
+        raise ConfigError(f"unknown preset '{name}'", nearest(str(name), list(PRESETS)))
     return PRESETS[name] if name else {}
 
 
@@ -217,6 +248,8 @@ def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ConfigError(f"{name} = {value!r} must be of type {hint.__name__}")
+    if hint is float and not math.isfinite(value):
+        raise ConfigError(f"{name} = {value} is out of range: it must be finite")
     tests = {"gt": ("above", value.__gt__), "ge": ("at least", value.__ge__)} if hint in (int, float) else {}
     tests |= {"lt": ("below", value.__lt__), "le": ("at most", value.__le__)} if hint in (int, float) else {}
     for limit, (words, holds) in tests.items():

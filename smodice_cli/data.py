@@ -59,8 +59,12 @@ class Transitions:
         return Transitions(**{**columns, "timeouts": timeouts}, offsets=np.append(inside, rows))
 
     def states(self) -> np.ndarray:
-        """Every state of the episodes in order: the observations and each episode's final next observation."""
+        """Every state of the episodes in order: the observations and each episode's final next observation.
+
+        A final state that the data do not hold repeats the one before it (see `sources.recorded`) and is left out.
+        """
         ends = self.offsets[1:]
+        ends = ends[(self.next_observations[ends - 1] != self.observations[ends - 1]).any(axis=1)]
         return np.insert(self.observations, ends, self.next_observations[ends - 1], axis=0)
 
 
@@ -71,21 +75,23 @@ def concatenate(blocks: Sequence[Transitions]) -> Transitions:
     return Transitions(**columns, offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def check(block: Transitions, origin: str) -> None:
-    """Refuse rows that no learner should see: non-finite numbers and all-zero states."""
-    for name in ("observations", "actions", "next_observations"):
-        values = getattr(block, name)
-        bad = ~np.isfinite(values).all(axis=1)
+def check(block: Transitions, origin: str, first: int = 0) -> None:
+    """Refuse rows that no learner should see (NaN, infinite, all-zero states); `first` is the block's first row."""
+    for name in ("observations", "actions", "rewards", "next_observations"):
+        bad = ~np.isfinite(getattr(block, name)).reshape(block.rows, -1).all(axis=1)
         if bad.any():
-            raise InputError(
-                f"{origin}: {int(bad.sum())} of {block.rows} rows have NaN or infinite {name} "
-                f"(first at row {int(bad.argmax())})"
-            )
-    zero = (block.observations == 0).all(axis=1)
+            row = first + int(bad.argmax())
+            raise InputError(f"{origin}: {name} hold NaN or infinite values, first in transition {row}")
+    check_zeros(block.observations, origin, first)
+
+
+def check_zeros(states: np.ndarray, origin: str, first: int = 0) -> None:
+    """Refuse all-zero states, which a preallocated recording that was never filled leaves behind."""
+    zero = (states == 0).all(axis=1)
     if zero.any():
         raise InputError(
-            f"{origin}: {int(zero.sum())} of {block.rows} rows have an all-zero observation (first at row "
-            f"{int(zero.argmax())}), which usually means a recording that was preallocated and never filled",
+            f"{origin}: some states are all zeros, first in row {first + int(zero.argmax())}, which usually means "
+            "a recording that was preallocated and never filled",
             "remove those rows from the file",
         )
 

@@ -29,6 +29,12 @@ class InputError(SmodiceError):
     exit_code = 3
 
 
+class OutputError(SmodiceError):
+    """A file cannot be written where it was asked for: no room, no permission, no such place."""
+
+    exit_code = 3
+
+
 class ConfigError(SmodiceError):
     """A recipe, preset or --set value is unknown or out of range."""
 

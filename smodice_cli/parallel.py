@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -26,17 +28,41 @@ def ordered_map(function: Callable[[Task], Answer], tasks: Iterable[Task], worke
         yield from map(function, tasks)
         return
     context = multiprocessing.get_context("spawn")  # forking a process that has run torch or a renderer is unsafe
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
     source = iter(tasks)
-    flying: deque[Future[Answer]] = deque(pool.submit(function, task) for task in islice(source, 2 * workers))
+    flying: deque[Future[Answer]] = deque()
+
+    def submit(count: int) -> None:
+        with _interrupts_held():
+            flying.extend(pool.submit(function, task) for task in islice(source, count))
+
     try:
+        submit(2 * workers)
         while flying:
             answer = flying.popleft().result()
-            flying.extend(pool.submit(function, task) for task in islice(source, 1))
+            submit(1)
             yield answer
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment; processes started meanwhile inherit that and never see one, we do, afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _die_with_parent() -> None:
+    """End a worker whose parent was killed, which its queue would never tell it."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -14,9 +14,9 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from smodice_cli.algos.divergences import DIVERGENCES, Divergence
+from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.nets import Discriminator, log_prob
 
 Info = dict[str, Tensor]
@@ -36,32 +36,61 @@ def gradient_penalty(discriminator: Discriminator, expert: Tensor, offline: Tens
     return (gradient.norm(dim=-1) - 1).square().mean()
 
 
-def bellman_residual(reward: Tensor, value: Tensor, next_value: Tensor, gamma: float) -> Tensor:
-    """e = R(s) + gamma V(s') - V(s)."""
-    return reward + gamma * next_value - value
+def bellman_residual(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor | float) -> Tensor:
+    """e = R(s) + gamma V(s') - V(s); for a segment, R and gamma are those of `Segments`."""
+    return reward + discount * next_value - value
 
 
 def value_loss(
-    f: str, residual: Tensor, initial_value: Tensor, gamma: float, alpha: float = 1.0
+    f: str,
+    residual: Tensor,
+    initial_value: Tensor,
+    gamma: float,
+    alpha: float = 1.0,
+    cap: float = math.inf,
+    normaliser: Tensor | None = None,
 ) -> tuple[Tensor, Info]:
-    """The dual objective (Eq. 14) with regulariser alpha D_f: alpha f*(e/alpha); KL by log-mean-exp (App. C)."""
-    if f == "kl":
-        dual = alpha * (torch.logsumexp(residual / alpha, 0) - math.log(len(residual)))
+    """The dual objective (Eq. 14) with regulariser alpha D_f: (1-gamma) E[V(s_0)] + E[alpha f*(e/alpha)].
+
+    With a normaliser nu (the multiplier of E[xi] = 1, redundant at the optimum but quick to learn, D6) the second term
+    is alpha (nu + E[f*(e/alpha - nu)]). For KL without a cap its minimum over nu is the log-mean-exp of the appendix.
+    """
+    y = residual / alpha
+    if normaliser is not None:
+        dual = alpha * (normaliser + DIVERGENCES[f].conjugate(y - normaliser, cap).mean())
+    elif f == "kl" and math.isinf(cap):
+        dual = alpha * (torch.logsumexp(y, 0) - math.log(len(y)))
     else:
-        dual = alpha * DIVERGENCES[f].conjugate(residual / alpha).mean()
+        dual = alpha * DIVERGENCES[f].conjugate(y, cap).mean()
     initial = initial_value.mean()
     return (1 - gamma) * initial + dual, {"v0": initial, "residual": residual.mean()}
 
 
-def log_importance_weights(f: str, residual: Tensor, alpha: float = 1.0) -> Tensor:
-    """log xi = log f*'(e/alpha) over the whole data set (Eq. 15), scaled to mean 1; -inf where xi = 0.
+def importance_weights(
+    f: str, residual: Tensor, alpha: float = 1.0, cap: float = math.inf, normaliser: float | None = None
+) -> Tensor:
+    """xi = f*'(e/alpha - nu) of every row of the data set (Eq. 15); for plain KL the softmax, which has mean 1."""
+    y = residual / alpha
+    if f == "kl" and normaliser is None and math.isinf(cap):
+        return (y - torch.logsumexp(y, 0) + math.log(len(y))).exp()
+    return DIVERGENCES[f].weight(y - (normaliser or 0.0), cap).clamp(min=0)
 
-    At the optimum E_dO[xi] = 1 already; for KL the scaling is the softmax of the paper's appendix.
+
+def solve_normaliser(f: str, residual: Tensor, q: Tensor, alpha: float, cap: float = math.inf) -> float:
+    """The nu with E_q[f*'(e/alpha - nu)] = 1: the exact minimiser of the dual over nu at a fixed V, by bisection.
+
+    E[xi] falls from cap to 0 as nu grows, so the root is bracketed by where the largest weight is 1 and where even the
+    smallest residual has weight 1.
     """
-    divergence: Divergence = DIVERGENCES[f]
-    scaled = residual / alpha
-    logs = scaled if f == "kl" else divergence.weight(scaled).clamp(min=0).log()
-    return logs - (torch.logsumexp(logs, 0) - math.log(len(logs)))
+    y = residual / alpha
+    low, high = float(y.min()), float(y.max())
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if float((q * DIVERGENCES[f].weight(y - middle, cap)).sum()) > 1:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
 
 
 def policy_nll(mean: Tensor, log_std: Tensor, unit_actions: Tensor, weights: Tensor) -> Tensor:
@@ -78,3 +107,9 @@ def policy_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     """A one-sample estimate of the entropy of pi(.|s), differentiable through the sample."""
     unit = torch.tanh(mean + log_std.exp() * noise)
     return -log_prob(mean, log_std, unit).mean()
+
+
+def average(target: nn.Module, source: nn.Module, decay: float) -> None:
+    """Exponential moving average of the weights: target <- decay target + (1 - decay) source (D8)."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), 1 - decay)

@@ -8,8 +8,6 @@ a maze is made.
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smodice_cli.envs.rendering import FRAME_SIZE, new_renderer
 from smodice_cli.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ MAX_SPEED = (
 ORIGIN = (
     1.2  # world coordinate of qpos 0 on both axes; wall cell i is centred at world i + 1, 0.2 short of that
 )
-FRAME_SIZE = 480  # pixels
 CAMERA_HEIGHT = 40.0
 
 
@@ -143,29 +141,6 @@ class PointMaze:
         return self.observation()
 
 
-def _select_gl_backend() -> None:
-    """Let MuJoCo render without a screen where there is none, unless the user has chosen a backend."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("MUJOCO_GL"):
-        os.environ["MUJOCO_GL"] = "egl"
-        # mujoco reads the variable when it is imported, which has happened by now.
-        importlib.reload(importlib.import_module("mujoco.gl_context"))
-
-
-def _new_renderer(model: mujoco.MjModel) -> mujoco.Renderer:
-    """An off-screen renderer without the effects that make software rendering slow."""
-    import mujoco
-
-    try:
-        _select_gl_backend()
-        renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
-    except Exception as error:  # each OpenGL backend fails in its own way
-        hint = "install EGL or OSMesa and set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
-        raise ConfigError(f"cannot render: no working OpenGL backend ({error})", hint) from error
-    renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
-    renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-    return renderer
-
-
 # --- environment ---
 
 
@@ -239,7 +214,7 @@ class PointMass4Direction(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]
             gymnasium.logger.warn('nothing to render: make the environment with render_mode="rgb_array"')
             return None
         if self._renderer is None:
-            self._renderer = _new_renderer(self.maze.model)
+            self._renderer = new_renderer(self.maze.model)
             # Freed before the interpreter unloads OpenGL, also where nobody calls close().
             weakref.finalize(self, self._renderer.close)
         importlib.import_module("mujoco").mj_forward(self.maze.model, self.maze.data)

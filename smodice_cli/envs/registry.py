@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class EnvSpec:
     success: str | None = None  # "package.module:function", observations (N, d) -> bool (N,)
     demonstrator: str | None = None  # "package.module:function", (seed, episode) -> columns of one scripted episode
     act_limit: float = 1.0  # actions lie in [-act_limit, act_limit]
+    observation_parts: tuple[str, ...] = ("observation",)  # of a recorded dictionary observation, joined in this order
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def normalized(self, score: float) -> float:
@@ -40,12 +42,14 @@ class EnvSpec:
         return 100.0 * (score - self.random_score) / (self.expert_score - self.random_score)
 
 
-def _locomotion(name: str, cls: str, obs: int, act: int, low: float, high: float, **kwargs: Any) -> EnvSpec:
+def _locomotion(name: str, cls: str, obs: int, act: int, velocity: int) -> EnvSpec:
+    """A walking body; `velocity` is the coordinate of its forward speed, drawn against its height (0)."""
     entry = f"smodice_cli.envs.locomotion:{cls}"
-    return EnvSpec(name, entry, obs, act, 1000, low, high, kwargs=kwargs)
+    parent = name.partition("-")[0]  # the mismatched bodies share their parents' reference scores
+    low, high = d4rl_tables.reference_scores(f"{parent}-expert-v2")
+    return EnvSpec(name, entry, obs, act, 1000, low, high, plot_dims=(velocity, 0))
 
 
-# Reference scores of the locomotion tasks are D4RL's (min, max); the mismatched bodies share their parents'.
 SPECS: dict[str, EnvSpec] = {
     spec.name: spec
     for spec in (
@@ -61,12 +65,12 @@ SPECS: dict[str, EnvSpec] = {
             success="smodice_cli.envs.pointmass:success",
             demonstrator="smodice_cli.envs.pointmass:demonstrate",
         ),
-        _locomotion("hopper", "Hopper", 11, 3, -20.272305, 3234.3),
-        _locomotion("walker2d", "Walker2d", 17, 6, 1.629008, 4592.3),
-        _locomotion("halfcheetah", "HalfCheetah", 17, 6, -280.178953, 12135.0),
-        _locomotion("ant", "Ant", 27, 8, -325.6, 3879.7),
-        _locomotion("halfcheetah-short", "HalfCheetahShort", 17, 6, -280.178953, 12135.0),
-        _locomotion("ant-disabled", "AntDisabled", 27, 8, -325.6, 3879.7),
+        _locomotion("hopper", "Hopper", 11, 3, velocity=5),
+        _locomotion("walker2d", "Walker2d", 17, 6, velocity=8),
+        _locomotion("halfcheetah", "HalfCheetah", 17, 6, velocity=8),
+        _locomotion("ant", "Ant", 27, 8, velocity=13),
+        _locomotion("halfcheetah-short", "HalfCheetahShort", 17, 6, velocity=8),
+        _locomotion("ant-disabled", "AntDisabled", 27, 8, velocity=13),
     )
 }
 

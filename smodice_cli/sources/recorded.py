@@ -1,50 +1,172 @@
-"""Recorded data in D4RL's HDF5 layout and its real-world variants, in blocks of whole episodes.
+"""Recorded data in blocks of whole episodes: D4RL's HDF5 layout, the same columns in an .npz, and Minari's HDF5 layout.
 
 Variants met in real files: no `timeouts`, no `next_observations`, no `rewards`; float64; an extra axis on actions;
 `terminals` set at the time limit; a last episode that is cut short; nested `infos`, which are not read. A row whose
 next state the file does not hold is left out, except after a true end, where nothing follows anyway.
+
+Minari's layout holds a group an episode with one observation more than actions. Of an observation that is a dictionary
+(goal tasks) the environment's `observation_parts` are joined, in that order; by default only `observation`, since an
+imitator has one goal and does not see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from smodice_cli.console import console
-from smodice_cli.data import Transitions
+from smodice_cli.data import Transitions, concatenate
 from smodice_cli.errors import InputError
+from smodice_cli.parallel import cores
+from smodice_cli.sources import chunks
 
 BLOCK_ROWS = 1 << 16
+EPISODE = "episode_"  # how Minari names its groups
+SCALAR_COLUMNS = ("rewards", "terminals", "timeouts")
+COLUMNS = ("observations", "actions", "next_observations", *SCALAR_COLUMNS)
 
 
-def episodes(path: Path, horizon: int, *, states_only: bool = False) -> Iterator[Transitions]:
+def episodes(
+    path: Path, horizon: int, *, states_only: bool = False, parts: Sequence[str] = ("observation",)
+) -> Iterator[Transitions]:
     """The episodes of a file; `states_only` accepts files without actions, as an expert may come."""
+    with _opened(path) as file:
+        if _is_minari(file):
+            yield from _from_groups(file, str(path), parts, states_only)
+        else:
+            with ThreadPoolExecutor(cores()) as pool:
+                yield from _from_columns(_columns(file, str(path), pool), str(path), horizon, states_only)
+
+
+def widths(path: Path, parts: Sequence[str] = ("observation",)) -> tuple[int, int]:
+    """The dimensions of observations and actions (0 where there are none), read without reading the data."""
+    with _opened(path) as file:
+        if _is_minari(file):
+            first = file[_episode_names(file)[0]]
+            observed = _observation_parts(first, str(path), parts)
+            return sum(_width(part) for part in observed), _width(first["actions"]) if "actions" in first else 0
+        if "observations" not in file:
+            raise _not_d4rl(file, str(path), "observations")
+        _check_columns(file, str(path))
+        return _width(file["observations"]), _width(file["actions"]) if "actions" in file else 0
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The columns or groups of an HDF5 or .npz file, by name."""
     import h5py
 
     if not path.is_file():
         raise InputError(f"{path} does not exist")
+    with open(path, "rb") as handle:
+        zipped = handle.read(2) == b"PK"
     try:
-        with h5py.File(path, "r") as file:
-            yield from _from_columns(file, str(path), horizon, states_only)
-    except OSError as error:
-        raise InputError(f"{path} is not an HDF5 file, or is cut short ({str(error).splitlines()[0]})") from error
+        if zipped:
+            with np.load(path, allow_pickle=False) as archive:
+                yield {name: archive[name] for name in COLUMNS if name in archive} or dict.fromkeys(archive)
+        else:
+            with h5py.File(path, "r") as file:
+                yield file
+    # What h5py and numpy raise on files that are cut short or damaged.
+    except (OSError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        kind = ".npz file of numbers" if zipped else "HDF5 file"
+        raise InputError(f"{path} is not an {kind}, or is cut short ({str(error).splitlines()[0]})") from error
+
+
+def _is_minari(file: Any) -> bool:
+    return "observations" not in file and bool(_episode_names(file))
+
+
+def _episode_names(file: Any) -> list[str]:
+    """Minari's episode groups in the order of their numbers (as text, episode_10 would come before episode_2)."""
+    names = [name for name in file if name.startswith(EPISODE) and name.removeprefix(EPISODE).isdecimal()]
+    return sorted(names, key=lambda name: int(name.removeprefix(EPISODE)))
+
+
+def _width(column: Any) -> int:
+    return int(np.prod(column.shape[1:], dtype=np.int64))
+
+
+def _observation_parts(group: Any, origin: str, parts: Sequence[str]) -> list[Any]:
+    """The arrays an episode's state is joined from."""
+    if "observations" not in group:
+        raise InputError(f"{origin}: {group.name} has no 'observations'")
+    observed = group["observations"]
+    if hasattr(observed, "shape"):
+        return [observed]
+    for part in parts:
+        if part not in observed or not hasattr(observed[part], "shape"):
+            raise InputError(
+                f"{origin}: observations are a dictionary without '{part}' (it has: {', '.join(sorted(observed))})"
+            )
+    return [observed[part] for part in parts]
+
+
+def _from_groups(file: Any, origin: str, parts: Sequence[str], states_only: bool) -> Iterator[Transitions]:
+    """Minari's episodes, joined to blocks of at least BLOCK_ROWS rows."""
+    waiting: list[Transitions] = []
+    for name in _episode_names(file):
+        episode = _minari_episode(file[name], f"{origin}: {name}", parts, states_only)
+        if episode.rows:
+            waiting.append(episode)
+        if sum(block.rows for block in waiting) >= BLOCK_ROWS:
+            yield concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield concatenate(waiting)
+
+
+def _minari_episode(group: Any, origin: str, parts: Sequence[str], states_only: bool) -> Transitions:
+    joined = [np.asarray(part, np.float32) for part in _observation_parts(group, origin, parts)]
+    states = np.concatenate([part.reshape(len(part), -1) for part in joined], axis=1)
+    rows = len(states) - 1
+    if "actions" not in group and not states_only:
+        raise InputError(f"{origin} has no 'actions'")
+    for name in ("actions", "rewards", "terminations", "truncations"):
+        if name in group and (not hasattr(group[name], "shape") or len(group[name]) != rows):
+            raise InputError(f"{origin}: expected {rows} {name}, one fewer than observations")
+    columns = {name: np.asarray(group[name]) for name in ("rewards", "terminations") if name in group}
+    terminals = columns.get("terminations", np.zeros(rows)).astype(bool)
+    last = np.arange(rows) == rows - 1
+    return Transitions(
+        observations=states[:-1],
+        actions=_matrix(group["actions"], slice(0, rows)) if "actions" in group else np.zeros((rows, 0), np.float32),
+        rewards=columns.get("rewards", np.zeros(rows)).astype(np.float32),
+        next_observations=states[1:],
+        terminals=terminals & last,
+        timeouts=last & ~terminals,
+        offsets=np.array([0, rows]),
+    )
+
+
+def _columns(file: Any, origin: str, pool: ThreadPoolExecutor) -> dict[str, Any]:
+    """The columns that are read, those that are compressed in the quicker way."""
+    found = {name: file[name] for name in COLUMNS if name in file}
+    if not found:
+        raise _not_d4rl(file, origin, "observations")
+    return {name: chunks.column(item, pool) if hasattr(item, "chunks") else item for name, item in found.items()}
+
+
+def _not_d4rl(file: Any, origin: str, missing: str) -> InputError:
+    found = ", ".join(sorted(file)) or "nothing"
+    return InputError(f"{origin} has no '{missing}': expected D4RL's or Minari's layout (it has: {found})")
 
 
 def _from_columns(file: Any, origin: str, horizon: int, states_only: bool) -> Iterator[Transitions]:
     needed = ("observations",) if states_only else ("observations", "actions")
     missing = [name for name in needed if name not in file]
     if missing:
-        raise InputError(f"{origin} has no '{missing[0]}': expected D4RL's layout (it has: {', '.join(sorted(file))})")
-    rows = len(file["observations"])
-    for name in ("actions", "rewards", "terminals", "timeouts", "next_observations"):
-        if name in file and len(file[name]) != rows:
-            raise InputError(f"{origin}: '{name}' has {len(file[name])} rows, 'observations' {rows}")
-    if rows == 0:
-        raise InputError(f"{origin} has no rows")
+        raise _not_d4rl(file, origin, missing[0])
+    rows = _check_columns(file, origin)
     terminals, timeouts = (_flags(file, name, rows) for name in ("terminals", "timeouts"))
+    timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
     offsets = _offsets(terminals | timeouts)
     if "timeouts" not in file:
         _mark_time_limits(terminals, timeouts, offsets, horizon, origin)
@@ -66,6 +188,24 @@ def _from_columns(file: Any, origin: str, horizon: int, states_only: bool) -> It
         block = block if known_next else _shifted(block)
         if block.episodes:
             yield block
+
+
+def _check_columns(file: Any, origin: str) -> int:
+    """The number of rows, which all columns must share; rows of flags and rewards hold one number each."""
+    present = [name for name in COLUMNS if name in file]
+    for name in present:
+        column = file[name]
+        if not hasattr(column, "dtype") or column.dtype.kind not in "biuf" or not column.shape:
+            raise InputError(f"{origin}: '{name}' is not an array of numbers")
+    rows = len(file["observations"])
+    if rows == 0:
+        raise InputError(f"{origin} has no rows")
+    for name in present:
+        if len(file[name]) != rows:
+            raise InputError(f"{origin}: '{name}' has {len(file[name])} rows, 'observations' {rows}")
+        if name in SCALAR_COLUMNS and file[name].size != rows:
+            raise InputError(f"{origin}: '{name}' has more than one number a row")
+    return rows
 
 
 def _flags(file: Any, name: str, rows: int) -> np.ndarray:
@@ -91,7 +231,8 @@ def _mark_time_limits(
 
 
 def _matrix(column: Any, window: slice) -> np.ndarray:
-    return np.asarray(column[window], np.float32).reshape(window.stop - window.start, -1)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        return np.asarray(column[window], np.float32).reshape(window.stop - window.start, -1)
 
 
 def _actions(file: Any, window: slice) -> np.ndarray:
@@ -115,7 +256,8 @@ def _shifted(block: Transitions) -> Transitions:
     next_observations[ends] = block.observations[ends]
     lengths = np.add.reduceat(keep, block.offsets[:-1]).astype(np.int64)
     timeouts = block.timeouts.copy()
-    timeouts[ends - 1] |= ~keep[ends]  # the row before a dropped one is now where the episode was cut
+    cut = ends[~keep[ends] & (np.diff(block.offsets) > 1)]
+    timeouts[cut - 1] = True  # the row before a dropped one is now where the episode was cut
     return Transitions(
         observations=block.observations[keep],
         actions=block.actions[keep],

@@ -11,20 +11,27 @@ from typing import Any
 
 import numpy as np
 
+from smodice_cli import artifacts
 from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.data import ROW_COLUMNS, Transitions
 from smodice_cli.envs import registry
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.parallel import ordered_map
 
-BATCH = 16  # episodes a worker makes at a time
+BATCH = 8  # episodes a worker makes at a time
+BUILT_IN = ("random", "demonstrator")  # who acts without a policy file
 POLICIES = Path(__file__).parent / "policies"
 
 
-def episodes(name: str, seed: int, workers: int) -> Iterator[Transitions]:
-    """An endless stream of blocks of episodes; `name` is as in `sim:NAME`."""
-    behaviour(name)  # fail here, before any process starts
-    yield from ordered_map(partial(_batch, name, seed), count(0, BATCH), workers)
+def episodes(name: str, seed: int, workers: int, *, first: int = 0, limit: int | None = None) -> Iterator[Transitions]:
+    """Blocks of episodes from number `first` on, `limit` of them or without end; `name` is as in `sim:NAME`."""
+    check(name)  # fail here, before any process starts
+    if limit is None:
+        tasks: Iterator[tuple[int, int]] = ((number, BATCH) for number in count(first, BATCH))
+    else:
+        tasks = ((number, min(BATCH, first + limit - number)) for number in range(first, first + limit, BATCH))
+        workers = min(workers, -(-limit // BATCH))
+    yield from ordered_map(partial(_batch, name, seed), tasks, workers)
 
 
 def behaviour(name: str) -> tuple[str, str]:
@@ -47,13 +54,35 @@ def behaviour(name: str) -> tuple[str, str]:
     if env in registry.SPECS and kind == "expert":
         shipped = POLICIES / f"{env}.safetensors"
         if not shipped.is_file():
-            raise InputError(f"there is no expert policy for {env}", f"train one: smodice train-expert {env}")
+            raise InputError(
+                f"there is no expert policy for {env}",
+                f"train one: smodice train-expert {env}, then use sim:{env}@FILE",
+            )
         return env, str(shipped)
     raise UsageError(f"nothing to simulate under the name '{name}'", nearest(name, [*known, *registry.SPECS]))
 
 
-def _batch(name: str, seed: int, first: int) -> Transitions:
-    parts = [_episode(name, seed, number) for number in range(first, first + BATCH)]
+def check(name: str) -> str:
+    """Refuse a name that cannot be simulated, a policy for another body included; returns the environment."""
+    env, who = behaviour(name)
+    if who in BUILT_IN:
+        return env
+    spec = registry.spec(env)
+    policy, absorbing, body = _policy(who)
+    if body not in ("", env):
+        raise InputError(f"policy {who} was trained for {body}, not for {env}")
+    shape = (policy.obs_dim - absorbing, policy.act_dim)
+    if shape != (spec.obs_dim, spec.act_dim):
+        raise InputError(
+            f"policy {who} takes {shape[0]} observations and gives {shape[1]} actions, "
+            f"but {env} has {spec.obs_dim} and {spec.act_dim}"
+        )
+    return env
+
+
+def _batch(name: str, seed: int, task: tuple[int, int]) -> Transitions:
+    first, number = task
+    parts = [_episode(name, seed, index) for index in range(first, first + number)]
     columns = {column: np.concatenate([part[column] for part in parts]) for column in ROW_COLUMNS}
     lengths = [len(part["observations"]) for part in parts]
     return Transitions(**columns, offsets=np.concatenate([[0], np.cumsum(lengths)]))
@@ -65,9 +94,8 @@ def _episode(name: str, seed: int, number: int) -> dict[str, np.ndarray]:
         demonstrate = registry.demonstrator(env)
         assert demonstrate is not None
         return demonstrate(seed, number)
-    simulator = _environment(env)
-    policy = None if who == "random" else _policy(who)
-    return rollout(simulator, policy, np.random.SeedSequence([seed, number]))
+    policy, absorbing, _ = (None, False, "") if who == "random" else _policy(who)
+    return rollout(_environment(env), policy, np.random.SeedSequence([seed, number]), absorbing=absorbing)
 
 
 @cache
@@ -76,11 +104,19 @@ def _environment(env: str) -> Any:
 
 
 @cache
-def _policy(path: str) -> NumpyPolicy:
-    return NumpyPolicy.load(path)
+def _policy(path: str) -> tuple[NumpyPolicy, bool, str]:
+    """A policy, whether it expects the absorbing indicator, and its environment where the file says so."""
+    policy = NumpyPolicy.load(path)
+    try:
+        metrics = artifacts.read_header(Path(path)).metrics
+    except InputError:  # a policy from elsewhere: the tensors alone
+        return policy, False, ""
+    return policy, bool(metrics.get("absorbing", False)), str(metrics.get("env", ""))
 
 
-def rollout(env: Any, policy: NumpyPolicy | None, seed: np.random.SeedSequence) -> dict[str, np.ndarray]:
+def rollout(
+    env: Any, policy: NumpyPolicy | None, seed: np.random.SeedSequence, *, absorbing: bool = False
+) -> dict[str, np.ndarray]:
     """One episode of a sampled policy, or of uniform actions where the policy is None."""
     rng = np.random.default_rng(seed)
     observation, _ = env.reset(seed=int(rng.integers(2**31)))
@@ -88,7 +124,10 @@ def rollout(env: Any, policy: NumpyPolicy | None, seed: np.random.SeedSequence) 
     states, actions, rewards = [np.asarray(observation, np.float32)], [], []
     terminated = truncated = False
     while not (terminated or truncated):
-        action = rng.uniform(low, high) if policy is None else policy.act(states[-1], rng)
+        if policy is None:
+            action = rng.uniform(low, high)
+        else:
+            action = policy.act(np.append(states[-1], 0.0) if absorbing else states[-1], rng)
         action = np.asarray(action, np.float32)
         observation, reward, terminated, truncated, _ = env.step(action)
         states.append(np.asarray(observation, np.float32))

@@ -13,11 +13,11 @@ from smodice_cli import artifacts
 from smodice_cli.artifacts import Header
 from smodice_cli.config import DatasetConfig
 from smodice_cli.console import console
-from smodice_cli.data import Spool, Transitions, check, parse_dims
+from smodice_cli.data import Spool, check, check_zeros, parse_dims
 from smodice_cli.envs import registry
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.parallel import cores
-from smodice_cli.sources import specs
+from smodice_cli.sources import recorded, specs
 from smodice_cli.stages.runner import Job, Options, Result, run
 
 STAGE = "build-dataset"
@@ -27,30 +27,45 @@ def build_dataset(out: Path, config: DatasetConfig, seed: int, options: Options)
     """Read or simulate the sources and write one dataset artifact."""
     if not config.env:
         raise UsageError("which environment? pass --env, e.g. --env pointmass-4direction")
-    registry.spec(config.env)
+    parse_dims(config.expert_dims, registry.spec(config.env).obs_dim)
     if not config.offline or not config.expert:
         raise UsageError(f"no {'offline' if not config.offline else 'expert'} source was given")
-    parsed = [specs.parse(text) for text in (*config.offline, *config.expert)]
-    for spec in parsed[: len(config.offline)]:
-        if spec.selection in specs.STATE_SELECTIONS:
-            raise UsageError(f"offline source '{spec.text}': #{spec.selection} selects states, not transitions")
-    links = {spec.text: specs.linked_file(spec, out.parent) for spec in parsed}
-    files = {text: link for text, link in links.items() if link}
+    offline = [specs.parse(text) for text in config.offline]
+    expert = [specs.parse(text) for text in config.expert]
+    for spec in offline:
+        specs.check_offline(spec, config.env)
+    for spec in expert:
+        specs.check_expert(spec, config.env)
+    files = specs.linked_files([*offline, *expert], out.parent, fetch=not options.dry_run)
+    _check_files(offline, config.env)
     return run(Job(STAGE, "dataset", out, config, seed, options=options, files=files), _work)
+
+
+def _check_files(offline: list[specs.Spec], env: str) -> None:
+    """Refuse recordings of another environment before anything is simulated."""
+    entry = registry.spec(env)
+    for spec in offline:
+        path = specs.local_file(spec, fetch=False)
+        if path is not None:
+            observations, actions = recorded.widths(path, entry.observation_parts)
+            _check_widths(spec, entry, observations=observations, actions=actions)
 
 
 def _work(job: Job, began: float) -> Header:
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
     notes: list[str] = []
-    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}.", suffix=".tmp.d") as folder:
-        spool = Spool(Path(folder), env.obs_dim, env.act_dim, config.absorbing)
+    expert, dims, demonstrated = _expert(job)
+    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}.", suffix=".tmp") as folder:
+        with artifacts.writing(job.out):
+            spool = Spool(Path(folder), env.obs_dim, env.act_dim, config.absorbing)
         described = [_offline(job, spool, index, specs.parse(text), notes) for index, text in enumerate(config.offline)]
         if spool.rows == 0:
             raise InputError("the offline sources hold no transitions")
-        expert, dims, expert_return = _expert(job)
         limit = np.full(env.act_dim, env.act_limit, np.float32)
-        arrays = spool.arrays() | {
+        with artifacts.writing(job.out):
+            offline = spool.arrays()
+        arrays = offline | {
             "expert/observations": expert[:, dims] if config.expert_dims else expert,
             "action_low": -limit,
             "action_high": limit,
@@ -63,7 +78,7 @@ def _work(job: Job, began: float) -> Header:
             "episodes": len(arrays["episode_source"]),
             "expert_states": len(expert),
             "expert_dims": dims,
-            "expert_return": expert_return,
+            "expert_return": expert_return(described, demonstrated),
             "sources": [entry["label"] for entry in described],
             "offline": described,
         }
@@ -79,14 +94,16 @@ def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[s
     seed = job.seed + 1000 * index  # two sources of one kind must not repeat each other
     with console.progress(f"{STAGE} {spec.label}", wanted or 0) as bar:
         for block in specs.episodes(spec, job.config.env, seed, cores()):
-            _check_width(block, env, spec)
-            check(block, spec.text)
+            widths = {name: getattr(block, name).shape[1] for name in ("observations", "next_observations", "actions")}
+            _check_widths(spec, env, **widths)
+            check(block, spec.text, rows)
             outside = (np.abs(block.actions) > env.act_limit).any(axis=1)
             clipped += int(outside.sum())
             np.clip(block.actions, -env.act_limit, env.act_limit, out=block.actions)
-            spool.append(block, index)
+            with artifacts.writing(job.out):
+                spool.append(block, index)
             rows += block.rows
-            returns += np.add.reduceat(block.rewards, block.offsets[:-1]).tolist()
+            returns += np.add.reduceat(block.rewards, block.offsets[:-1], dtype=np.float64).tolist()
             bar.update(rows, episodes=len(returns))
     if clipped:
         notes.append(
@@ -94,25 +111,51 @@ def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[s
             "and were clipped to it"
         )
         console.warn(notes[-1])
+    return _described(spec, rows, returns)
+
+
+def _described(spec: specs.Spec, rows: int, returns: list[float]) -> dict[str, Any]:
+    """A source as the header tells of it."""
     mean_return = float(np.mean(returns)) if returns else 0.0
-    return {"label": spec.label, "rows": rows, "episodes": len(returns), "mean_return": mean_return}
+    return {
+        "label": spec.label,
+        "origin": spec.origin,
+        "rows": rows,
+        "episodes": len(returns),
+        "mean_return": mean_return,
+    }
 
 
-def _check_width(block: Transitions, env: registry.EnvSpec, spec: specs.Spec) -> None:
-    for what, width, wanted in (
-        ("observations", block.observations.shape[1], env.obs_dim),
-        ("actions", block.actions.shape[1], env.act_dim),
-    ):
-        if width != wanted:
+def expert_return(offline: list[dict[str, Any]], demonstrated: list[dict[str, Any]]) -> float | None:
+    """The mean return of the dataset's expert: of the best source of the imitator's own body, offline or expert.
+
+    One expert trajectory is a noisy figure, so where the same origin also gives offline trajectories, the larger sample
+    counts. An expert of another body, or one given as states, has no return here: then the best of several offline
+    sources stands for it, and a single one, which may be a mixture, for nothing (None).
+    """
+    if not demonstrated and len(offline) < 2:
+        return None
+    samples: dict[str, dict[str, Any]] = {}
+    for source in (*demonstrated, *offline):
+        known = samples.get(source["origin"])
+        if known is None or source["episodes"] >= known["episodes"]:
+            samples[source["origin"]] = source
+    return max(float(source["mean_return"]) for source in samples.values())
+
+
+def _check_widths(spec: specs.Spec, env: registry.EnvSpec, **widths: int) -> None:
+    for what, width in widths.items():
+        wanted = env.act_dim if what == "actions" else env.obs_dim
+        if width != wanted and not (what == "actions" and width == 0):  # no actions at all is another error
             raise InputError(f"{spec.text}: {what} have {width} dimensions, but {env.name} has {wanted}")
 
 
-def _expert(job: Job) -> tuple[np.ndarray, list[int], float | None]:
-    """The expert's states, the dimensions that are matched, and its mean return where the source knows it."""
+def _expert(job: Job) -> tuple[np.ndarray, list[int], list[dict[str, Any]]]:
+    """The expert's states, the dimensions that are matched, and the sources of whole trajectories of the same body."""
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
     parts: list[np.ndarray] = []
-    returns: list[float] = []
+    demonstrated: list[dict[str, Any]] = []
     for index, text in enumerate(config.expert):
         spec = specs.parse(text)
         seed = job.seed + 1000 * (index + 500)  # the expert's episodes are not the offline ones
@@ -121,14 +164,16 @@ def _expert(job: Job) -> tuple[np.ndarray, list[int], float | None]:
             raise InputError(f"expert source '{text}' holds no states")
         if not np.isfinite(states).all():
             raise InputError(f"expert source '{text}' holds NaN or infinite states")
+        check_zeros(states, f"expert source '{text}'")
         if states.shape[1] != env.obs_dim and not config.expert_dims:
             raise InputError(
                 f"expert source '{text}' has {states.shape[1]} dimensions, the offline states {env.obs_dim}",
                 "name the dimensions they share, e.g. --expert-dims 0:2",
             )
         parts.append(states)
-        returns += found
+        if found and not config.expert_dims and specs.body_of(spec) in ("", config.env):
+            demonstrated.append(_described(spec, len(states), found))
     if len({part.shape[1] for part in parts}) > 1:
         raise InputError("the expert sources differ in their number of dimensions")
     dims = parse_dims(config.expert_dims, min(env.obs_dim, parts[0].shape[1]))
-    return np.concatenate(parts).astype(np.float32), dims, float(np.mean(returns)) if returns else None
+    return np.concatenate(parts).astype(np.float32), dims, demonstrated

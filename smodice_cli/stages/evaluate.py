@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def _work(job: Job, began: float) -> Header:
     artifact = job.inputs["policy"]
     env = registry.spec(artifact.header.metrics["env"])
     absorbing = artifact.header.metrics["absorbing"]
-    who = (env.name, artifact.path, absorbing, config.stochastic, job.seed)
+    who = (env.name, (artifact.path, artifact.header.digest), absorbing, config.stochastic, job.seed)
     tasks = [(*who, number) for number in range(config.episodes)]
     episodes: list[dict[str, Any]] = []
     with console.progress(STAGE, len(tasks)) as bar:
@@ -45,10 +45,10 @@ def _work(job: Job, began: float) -> Header:
     return artifacts.write_json(job.out, header, payload)
 
 
-def _episode(task: tuple[str, Path, bool, bool, int, int]) -> dict[str, Any]:
+def _episode(task: tuple[str, tuple[Path, str], bool, bool, int, int]) -> dict[str, Any]:
     """One episode, seeded by its number, so that any number of processes gives the same scores."""
-    name, path, absorbing, stochastic, seed, number = task
-    env, policy = _environment(name), _policy(path)
+    name, which, absorbing, stochastic, seed, number = task
+    env, policy = _environment(name), _policy(*which)
     rng = np.random.default_rng([seed, number])
     observation, info = env.reset(seed=int(rng.integers(2**31)))
     total, length, terminated, truncated = 0.0, 0, False, False
@@ -67,8 +67,9 @@ def _environment(name: str) -> Any:
     return registry.make(name)
 
 
-@cache
-def _policy(path: Path) -> NumpyPolicy:
+@lru_cache(1)
+def _policy(path: Path, digest: str) -> NumpyPolicy:
+    """The policy with this digest: the one at `path` may be another tomorrow."""
     return NumpyPolicy.load(path)
 
 
@@ -87,6 +88,9 @@ def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return
     }
     if expert_return:
         score["of_expert"] = 100.0 * mean / expert_return
+    if expert_return and expert_return > env.random_score:
+        # The paper's scale with the dataset's own expert at 100, where D4RL's is another.
+        score["normalized_expert"] = 100.0 * (mean - env.random_score) / (expert_return - env.random_score)
     if "success" in episodes[0]:
         score["success_rate"] = float(np.mean([episode["success"] for episode in episodes]))
     return {"env": env.name, "score": score, "per_episode": episodes}

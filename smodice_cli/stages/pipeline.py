@@ -6,7 +6,6 @@ RUNS/<recipe>/dataset.h5, seed0/{disc,value,policy}.safetensors, seed0/{weights.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,14 +13,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from smodice_cli import artifacts
 from smodice_cli.config import Settings, build
 from smodice_cli.console import console
-from smodice_cli.errors import InputError, SmodiceError
+from smodice_cli.errors import InputError, Interrupted, SmodiceError
 from smodice_cli.stages.runner import Options, Result
 
 STAGES = ("disc", "value", "policy", "eval")
@@ -34,8 +33,16 @@ def build_data(folder: Path, settings: Settings, seed: int, options: Options) ->
     return build_dataset(folder / "dataset.h5", build("dataset", settings.get("dataset", {})), seed, options)
 
 
-def run_seed(folder: Path, settings: Settings, seed: int, options: Options, eval_workers: int) -> list[Result]:
-    """disc -> value -> policy -> eval of one seed, in this process."""
+def run_seed(
+    folder: Path,
+    settings: Settings,
+    seed: int,
+    options: Options,
+    eval_workers: int,
+    *,
+    missing_input: bool = False,
+) -> list[Result]:
+    """disc -> value -> policy -> eval of one seed, in this process; `missing_input`: a dry run that has no dataset."""
     from smodice_cli.stages.evaluate import evaluate
     from smodice_cli.stages.train_disc import train_disc
     from smodice_cli.stages.train_policy import train_policy
@@ -44,22 +51,24 @@ def run_seed(folder: Path, settings: Settings, seed: int, options: Options, eval
     configs = {section: build(section, settings.get(section, {})) for section in STAGES}
     place = folder / f"seed{seed}"
     disc, value, policy = (place / f"{name}.safetensors" for name in ("disc", "value", "policy"))
-    chain: list[Callable[[], Result]] = [
-        lambda: train_disc(folder / "dataset.h5", disc, configs["disc"], seed, options),
-        lambda: train_value(disc, value, configs["value"], seed, options),
-        lambda: train_policy(value, policy, configs["policy"], seed, options),
-        lambda: evaluate(policy, place / "eval.json", configs["eval"], seed, replace(options, threads=eval_workers)),
-    ]
+    scores = place / "eval.json"
+    chain: dict[Path, Callable[[], Result]] = {
+        disc: lambda: train_disc(folder / "dataset.h5", disc, configs["disc"], seed, options),
+        value: lambda: train_value(disc, value, configs["value"], seed, options),
+        policy: lambda: train_policy(value, policy, configs["policy"], seed, options),
+        scores: lambda: evaluate(policy, scores, configs["eval"], seed, replace(options, threads=eval_workers)),
+    }
     results: list[Result] = []
-    for stage in chain:
+    for path, stage in chain.items():
+        if missing_input:
+            results.append(Result(path, None, "would run", "its input is made first"))
+            continue
         result = stage()
-        if result.status == "done":
-            console.note(f"{result.path}: done in {result.header.seconds if result.header else 0:.1f} s")
-        else:
-            console.note(f"{result.path}: {result.status}")
         results.append(result)
-        if options.dry_run and result.status == "would run":
-            break  # what follows depends on a file that is not made yet
+        missing_input = result.status == "would run"
+        if not options.dry_run:
+            took = f" in {result.header.seconds:.1f} s" if result.header and result.status == "done" else ""
+            console.note(f"{result.path}: {result.status}{took}")
     return results
 
 
@@ -69,7 +78,7 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
     failures: list[tuple[int, int, dict[str, Any]]] = []
     lock = threading.Lock()
     running: list[subprocess.Popen] = []
-    show = _show(seeds)
+    show = _Board()
 
     def worker() -> None:
         while True:
@@ -78,7 +87,7 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
                     return
                 seed = waiting.pop(0)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "smodice_cli.stages.pipeline"],
+                    [sys.executable, "-m", "smodice_cli", "run-seed"],
                     stdin=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -96,7 +105,7 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
                 if event["kind"] == "error":
                     last_error = event
                 else:
-                    show(seed, event)
+                    show.event(seed, event)
             code = process.wait()
             if code:
                 failures.append((seed, code, last_error))
@@ -109,17 +118,20 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
             while thread.is_alive():
                 thread.join(0.2)
     except KeyboardInterrupt:
+        with lock:
+            waiting.clear()
         for process in running:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
         for process in running:
-            process.wait()
+            process.wait()  # each writes its checkpoint first
         raise
     finally:
         show.close()
     if failures:
         seed, code, event = failures[0]
-        error = SmodiceError(f"seed {seed}: {event.get('text', f'ended with exit code {code}')}", event.get("hint", ""))
+        message = f"seed {seed}: {event.get('text', f'ended with exit code {code}')}"
+        error = Interrupted(message) if code == Interrupted.exit_code else SmodiceError(message, event.get("hint", ""))
         error.exit_code = code if code > 0 else 1
         raise error
 
@@ -132,17 +144,17 @@ def _event(line: str) -> dict[str, Any]:
         return {"kind": "note", "text": line.rstrip()}
 
 
-class _show:
+class _Board:
     """What the workers report: a bar for each seed on a terminal, prefixed lines elsewhere."""
 
-    def __init__(self, seeds: list[int]) -> None:
-        self.bars = console.bars() if console.mode == "human" and sys.stderr.isatty() else None
+    def __init__(self) -> None:
+        visible = console.mode == "human" and not console.quiet and sys.stderr.isatty()
+        self.bars = console.bars() if visible else None
         self.rows: dict[int, Any] = {}
-        self.last: dict[int, float] = {}
         if self.bars:
             self.bars.__enter__()
 
-    def __call__(self, seed: int, event: dict[str, Any]) -> None:
+    def event(self, seed: int, event: dict[str, Any]) -> None:
         if event["kind"] == "progress":
             label = f"seed {seed} {event['label']}"
             if self.bars:
@@ -179,13 +191,14 @@ def status(folder: Path) -> list[dict[str, Any]]:
     """Every artifact below a folder: kind, whether it and its inputs are intact, key figures."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for path in sorted(folder.rglob("*")):
+        row: dict[str, Any] = {"path": str(path.relative_to(folder)), "kind": "?", "seed": "", "seconds": ""}
         hidden = path.name.startswith(".")
-        if path.name.endswith(".ckpt") and hidden:
-            rows.append({"path": str(path.relative_to(folder)), "kind": "checkpoint", "state": _checkpoint(path)})
+        if hidden and path.name.endswith(".ckpt"):
+            rows.append(row | {"kind": "checkpoint", "state": _checkpoint(path)})
         elif not hidden and (path.suffix in (".h5", ".safetensors") or path.name == "eval.json"):
-            rows.append(_state(path, folder))
+            rows.append(row | _artifact(path))
     if not rows:
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
@@ -198,36 +211,16 @@ def _checkpoint(path: Path) -> str:
         return error.message
 
 
-def _state(path: Path, folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": str(path.relative_to(folder)), "kind": "?", "seed": "", "seconds": "", "state": "ok"}
+def _artifact(path: Path) -> dict[str, Any]:
     try:
-        artifact = artifacts.read_any(path)
+        header = artifacts.read_any(path).header
     except SmodiceError as error:
-        return row | {"state": error.message}
-    header = artifact.header
-    row |= {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1)}
-    for name, link in header.inputs.items():
-        place = Path(os.path.normpath(path.parent / link.path))
-        if not place.exists():
-            row["state"] = f"its {name} is missing"
-        elif name in ("dataset", "disc", "weights", "policy") and artifacts.read_header(place).digest != link.digest:
-            row["state"] = f"stale: its {name} has changed since"
-    return row
+        return {"state": error.message}
+    state = artifacts.staleness(path, header) or "ok"
+    return {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1), "state": state}
 
 
-def main() -> None:
-    """Worker process of `run_seeds`: one seed, told on stdin, reporting events on stderr."""
-    order = json.load(sys.stdin)
-    console.mode = "events"
-    try:
-        run_seed(Path(order["folder"]), order["settings"], order["seed"], Options(**order["options"]), eval_workers=1)
-    except SmodiceError as error:
-        console.error(error.message, error.hint)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        console.error("interrupted")
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
+def follow_order(stream: TextIO) -> None:
+    """The work of one process of `run_seeds`: read which seed from `stream` and run its chain."""
+    order = json.load(stream)
+    run_seed(Path(order["folder"]), order["settings"], order["seed"], Options(**order["options"]), eval_workers=1)

@@ -15,7 +15,7 @@ from smodice_cli import artifacts
 from smodice_cli.artifacts import Artifact, Header, Link
 from smodice_cli.config import as_dict
 from smodice_cli.console import console
-from smodice_cli.errors import InputError
+from smodice_cli.errors import ForeignFileError, UsageError
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Job:
     inputs: Mapping[str, Artifact] = field(default_factory=dict)
     options: Options = Options()
     files: Mapping[str, Link] = field(default_factory=dict)  # inputs that are no artifacts: a user's data, say
+    beside: tuple[Path, ...] = ()  # further files this job writes
 
     @property
     def digests(self) -> dict[str, str]:
@@ -91,22 +92,30 @@ Work = Callable[[Job, float], Header]  # does the work and writes the artifact; 
 
 def run(job: Job, work: Work) -> Result:
     """Run a stage unless its artifact is already there; says why."""
+    _refuse_own_input(job)
     reason = why(job)
     if job.options.dry_run:
         return Result(job.out, None, "would run" if reason else "cached", reason or "nothing changed")
     if not reason:
         return _cached(job)
-    try:
-        with artifacts.locked(job.out, lambda pid: console.note(f"{job.out} is being made by process {pid}: waiting")):
-            reason = why(job)  # another process may have made it while we waited
-            if not reason:
-                return _cached(job)
-            console.note(f"{job.stage}: {reason}")
-            header = work(job, time.monotonic())
-    except OSError as error:
-        raise InputError(f"cannot write {job.out}: {error.strerror or error}") from error
-    job.checkpoint.unlink(missing_ok=True)
+    with artifacts.locked(job.out, lambda pid: console.note(f"{job.out} is being made by process {pid}: waiting")):
+        reason = why(job)  # another process may have made it while we waited
+        if not reason:
+            return _cached(job)
+        for path in (job.out, *job.beside):
+            artifacts.remove_remains(path)
+        console.note(f"{job.stage}: {reason}")
+        header = work(job, time.monotonic())
+        job.checkpoint.unlink(missing_ok=True)
     return Result(job.out, header, "done", reason)
+
+
+def _refuse_own_input(job: Job) -> None:
+    places = {name: artifact.path for name, artifact in job.inputs.items()}
+    places |= {name: job.out.parent / link.path for name, link in job.files.items()}
+    for name, place in places.items():
+        if place.resolve() in [path.resolve() for path in (job.out, *job.beside)]:
+            raise UsageError(f"{place} is this stage's {name}: it cannot be its output too", "choose another --out")
 
 
 def _cached(job: Job) -> Result:
@@ -118,10 +127,15 @@ def why(job: Job) -> str:
     if job.options.force:
         return "--force was given"
     present = artifacts.peek(job.out)
+    for path in job.beside:
+        artifacts.peek(path)  # refuses a file that is not ours
     if present is None:
         return f"{job.out.name} does not exist yet"
     if present.header.kind != job.kind:
-        return f"{job.out.name} holds a {present.header.kind}"
+        raise ForeignFileError(
+            f"{job.out} holds a {present.header.kind}, not a {job.kind}",
+            "choose another --out, or overwrite it with --force",
+        )
     if present.header.key != job.key:
         return _difference(job, present.header)
     if not artifacts.is_whole(present):

@@ -68,16 +68,15 @@ def _work(job: Job, began: float) -> Header:
     with torch.no_grad():
         metrics = {
             "reward_expert": float(disc(expert).mean()),
-            "reward_offline": float(rewards(disc, dataset).mean()),
+            "reward_offline": float(rewards(disc, dataset["observations"]).mean()),
         }
     header = job.header(metrics=metrics, seconds=time.monotonic() - began)
     return artifacts.write_safetensors(job.out, header, disc.state_dict())
 
 
 @torch.no_grad()
-def rewards(disc: Discriminator, dataset: Dataset, block: int = 1 << 16) -> Tensor:
-    """R(s) of every row, once; absorbing self-loops included."""
+def rewards(disc: Discriminator, states: np.ndarray, block: int = 1 << 16) -> Tensor:
+    """R(s) of every state, block by block."""
     device = disc.dims.device
-    states = torch.from_numpy(dataset["observations"])
-    parts = [disc(disc.select(states[i : i + block].to(device))) for i in range(0, len(states), block)]
-    return torch.cat(parts)
+    whole = torch.from_numpy(states)
+    return torch.cat([disc(disc.select(whole[i : i + block].to(device))) for i in range(0, len(whole), block)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from smodice_cli import artifacts
 from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
-from smodice_cli.algos.smodice import policy_entropy, policy_mse, policy_nll
+from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, policy_nll
 from smodice_cli.artifacts import Header
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import State, adam, fit, prepare
+from smodice_cli.stages.trainer import State, adam, fit, prepare, row_sampler
 
 STAGE = "train-policy"
 
@@ -42,22 +43,23 @@ def _work(job: Job, began: float) -> Header:
     policy = TanhGaussianPolicy(mean, std, low, high, config.hidden)
     initialise(policy, generator)
     policy.to(device)
+    averaged = copy.deepcopy(policy)
     log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
     optimisers = {"policy": adam(policy.parameters(), config.lr)}
     if config.entropy:
         optimisers["temperature"] = adam(iter([log_temperature]), config.lr)
     states, actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
     weights = np.where(dataset.real_rows(), job.inputs["weights"].arrays["w"], 0.0)
-    sample = _sampler(weights, config, generator)
+    real = dataset.real_rows().astype(np.float64)
+    sample = row_sampler(weights if config.sampling == "weights" else real, generator)
+    row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
 
     def update(step: int) -> dict[str, Tensor]:
-        rows, row_weights = sample()
+        rows = sample(config.batch)
+        w = row_weights[rows].to(device)
         mu, log_std = policy(states[rows].to(device))
         targets = policy.unit(actions[rows].to(device))
-        if config.loss == "mse":
-            loss = policy_mse(mu, targets, row_weights.to(device))
-        else:
-            loss = policy_nll(mu, log_std, targets, row_weights.to(device))
+        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
         info = {"loss": loss.detach()}
         if config.entropy:
             noise = torch.randn(mu.shape, generator=generator).to(device)
@@ -70,9 +72,13 @@ def _work(job: Job, began: float) -> Header:
         loss.backward()
         for optimiser in optimisers.values():
             optimiser.step()
+        if config.average:
+            average(averaged, policy, config.average)
         return info
 
-    state = State({"policy": policy}, optimisers, generator, {"log_temperature": log_temperature.data})
+    state = State(
+        {"policy": policy, "averaged": averaged}, optimisers, generator, {"log_temperature": log_temperature.data}
+    )
     shown = ("loss", "entropy") if config.entropy else ("loss",)
     fit(job, state, update, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
     metrics = {
@@ -81,25 +87,4 @@ def _work(job: Job, began: float) -> Header:
         "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
     }
     header = job.header(metrics=metrics, seconds=time.monotonic() - began)
-    return artifacts.write_safetensors(job.out, header, policy.state_dict())
-
-
-def _sampler(weights: np.ndarray, config: PolicyConfig, generator: torch.Generator):
-    """Rows from d* by inverting the cumulative weights, or uniform rows with their weights."""
-    if config.sampling == "uniform":
-        column = torch.from_numpy(weights).float()
-        real = torch.from_numpy(np.flatnonzero(weights >= 0))
-
-        def uniform() -> tuple[Tensor, Tensor]:
-            rows = real[torch.randint(len(real), (config.batch,), generator=generator)]
-            return rows, column[rows]
-
-        return uniform
-    cumulative = torch.from_numpy(np.cumsum(weights, dtype=np.float64))
-    ones = torch.ones(config.batch)
-
-    def proportional() -> tuple[Tensor, Tensor]:
-        draws = torch.rand(config.batch, dtype=torch.float64, generator=generator) * cumulative[-1]
-        return torch.searchsorted(cumulative, draws, right=True), ones
-
-    return proportional
+    return artifacts.write_safetensors(job.out, header, (averaged if config.average else policy).state_dict())

@@ -10,12 +10,12 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +26,9 @@ from smodice_cli.errors import DivergedError, InputError, Interrupted
 from smodice_cli.stages.runner import Job
 
 LOG_EVERY = 100  # steps between figures on the bar and in the log
+CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVERY
 Update = Callable[[int], dict[str, Tensor]]  # one gradient step; the info must hold "loss"
+Check = Callable[[int], tuple[dict[str, float], bool]]  # figures on held-out data, and whether to stop
 
 
 @dataclass
@@ -47,6 +49,11 @@ class State:
             for index, moments in optimiser.state_dict()["state"].items():
                 flat |= {f"optimiser/{name}/{index}/{key}": torch.as_tensor(v) for key, v in moments.items()}
         return flat
+
+    def is_finite(self) -> bool:
+        """Whether every parameter is a number: a loss can be finite while the step after it is not."""
+        parameters = (parameter for module in self.modules.values() for parameter in module.parameters())
+        return all(bool(parameter.isfinite().all()) for parameter in parameters)
 
     def restore(self, flat: dict[str, Tensor]) -> None:
         self.generator.set_state(flat["generator"])
@@ -91,44 +98,69 @@ def fit(
     steps: int,
     lr: float,
     schedule: str = "constant",
+    rates: Mapping[str, float] | None = None,
     shown: tuple[str, ...] = ("loss",),
+    check: Check | None = None,
 ) -> None:
-    """Run `update` for the remaining steps."""
+    """Run `update` for the remaining steps; `rates` scales the learning rate of single optimisers.
+
+    `check` is called every CHECK_EVERY steps and at the end; it returns figures and whether to stop early.
+    """
     start = _restore(job, state)
     log = _Log(job.log, start)
     saved = time.monotonic()
-    with _stop_requests() as stop, log, console.progress(job.stage, steps, start) as bar:
+    with _stop_requests() as stop, console.progress(job.stage, steps, start) as bar:
         for step in range(start, steps):
-            _set_rate(state, lr, schedule, step / steps)
+            _set_rate(state, lr, schedule, step / steps, rates or {})
             info = update(step)
             if not math.isfinite(float(info["loss"])):
                 raise _diverged(job, step)
             done = step + 1
+            halt = False
             if done % LOG_EVERY == 0 or done == steps:
                 figures = {name: float(value) for name, value in info.items()}
+                if check and (done % CHECK_EVERY == 0 or done == steps):
+                    more, halt = check(done)
+                    figures |= more
                 log.write(done, figures)
-                bar.update(done, **{name: figures[name] for name in shown})
+                bar.update(done, **{name: figures[name] for name in shown if name in figures})
+            if halt:  # before a checkpoint is due: a run resumed after this step would not know that it had ended
+                bar.update(steps)
+                break
             if stop.requested or time.monotonic() - saved > job.options.checkpoint_every:
                 _save(job, state, done)
                 saved = time.monotonic()
             if stop.requested:
-                raise Interrupted(
-                    f"{job.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written",
-                    "run the same command again to go on from there",
-                )
+                raise Interrupted(f"{job.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written")
+    if not state.is_finite():
+        raise _diverged(job, steps)
 
 
-def _set_rate(state: State, lr: float, schedule: str, fraction: float) -> None:
+def _set_rate(state: State, lr: float, schedule: str, fraction: float, rates: Mapping[str, float]) -> None:
     rate = lr * 0.5 * (1 + math.cos(math.pi * fraction)) if schedule == "cosine" else lr
-    for optimiser in state.optimisers.values():
+    for name, optimiser in state.optimisers.items():
         for group in optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * rates.get(name, 1.0)
+
+
+def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable[[int], Tensor]:
+    """Rows in proportion to `probability`, by inverting its cumulative sum; plain integers where it is uniform."""
+    rows = len(probability)
+    if probability.min() == probability.max():
+        return lambda count: torch.randint(rows, (count,), generator=generator)
+    cumulative = torch.from_numpy(np.cumsum(probability, dtype=np.float64))
+
+    def sample(count: int) -> Tensor:
+        draws = torch.rand(count, dtype=torch.float64, generator=generator) * cumulative[-1]
+        return torch.searchsorted(cumulative, draws, right=True).clamp_(max=rows - 1)
+
+    return sample
 
 
 def _diverged(job: Job, step: int) -> DivergedError:
     kept = f"the checkpoint before it is kept in {job.checkpoint}" if job.checkpoint.exists() else "nothing was written"
     return DivergedError(
-        f"{job.stage}: the loss became non-finite at step {step:,}; {kept}",
+        f"{job.stage}: training became non-finite at step {step:,}; {kept}",
         "try a smaller learning rate (--set lr=1e-4) or a larger alpha, and look at the data with smodice inspect",
     )
 
@@ -137,6 +169,8 @@ def _diverged(job: Job, step: int) -> DivergedError:
 
 
 def _save(job: Job, state: State, step: int) -> None:
+    if not state.is_finite():
+        raise _diverged(job, step)  # the checkpoint before this one is the last good one
     header = Header("checkpoint", job.stage, {}, job.seed, key=job.key, metrics={"step": step})
     artifacts.write_safetensors(job.checkpoint, header, state.tensors())
 
@@ -165,21 +199,18 @@ class _Log:
     """`<artifact>.log.jsonl`: a line of figures every LOG_EVERY steps; on resume, lines after the checkpoint go."""
 
     def __init__(self, path: Path, start: int) -> None:
-        lines = path.read_text().splitlines(keepends=True) if start and path.exists() else []
-        self.kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
         self.path = path
-        self.file: Any = None
-
-    def __enter__(self) -> None:
-        self.file = open(self.path, "w")
-        self.file.writelines(self.kept)
-
-    def __exit__(self, *exc: object) -> None:
-        self.file.close()
+        lines = path.read_text().splitlines(keepends=True) if start and path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+        if kept:
+            with artifacts.atomic(path) as temporary:
+                temporary.write_text("".join(kept))
+        else:
+            path.unlink(missing_ok=True)
 
     def write(self, step: int, figures: dict[str, float]) -> None:
-        self.file.write(json.dumps({"step": step, **figures}) + "\n")
-        self.file.flush()
+        with artifacts.writing(self.path), open(self.path, "a") as file:
+            file.write(json.dumps({"step": step, **figures}) + "\n")
 
 
 # --- interruption --------------------------------------------------------------------------------------------------

@@ -1,0 +1,260 @@
+"""The command line as people and programs meet it: help, speed, exit codes, colours, JSON, progress, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import resource
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from conftest import ENV, SMALL, smodice, succeed
+
+from smodice_cli import __version__
+from smodice_cli.app import app
+
+SMODICE = [sys.executable, "-m", "smodice_cli"]
+GROUP = typer.main.get_command(app)
+COMMANDS = sorted(name for name, command in GROUP.commands.items() if not command.hidden)  # type: ignore[attr-defined]
+ESCAPE = "\x1b"
+
+
+def examples(name: str) -> list[str]:
+    """The commands at the end of a command's help."""
+    epilog = GROUP.commands[name].epilog or ""  # type: ignore[attr-defined]
+    return [line.strip() for line in epilog.splitlines() if line.strip().startswith("smodice ")]
+
+
+def test_help_takes_under_half_a_second_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, smodice_cli.app as a\n"
+        "try: a.app(['--help'], prog_name='smodice')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'mujoco', 'matplotlib', 'numpy', 'h5py', 'gymnasium', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(repr(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    best = 9.0
+    for _ in range(3):  # the least of three: compiling to bytecode, and a busy machine, are not the tool's time
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*SMODICE, "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert best < 0.5
+
+
+def test_help_lists_every_command() -> None:
+    said = succeed("--help").stdout
+    assert all(name in said for name in COMMANDS)
+    assert "run-seed" not in said
+    assert succeed("--version").stdout == f"smodice {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_two_examples_that_parse(name: str) -> None:
+    assert len(examples(name)) >= 2
+    said = re.sub(r"\s+", " ", succeed(name, "--help").stdout)
+    assert "Examples" in said
+    for example in examples(name):
+        for command in example.split(" ; "):
+            words = shlex.split(command)
+            GROUP.commands[words[1]].make_context(words[1], words[2:])  # type: ignore[attr-defined]
+    assert shlex.split(examples(name)[0])[1] == name
+
+
+@pytest.mark.parametrize("arguments", [["settings"], ["settings", "value"], ["envs"]])
+def test_json_is_all_there_is_on_stdout(arguments: list[str]) -> None:
+    outcome = succeed(*arguments, "--json")
+    assert json.loads(outcome.stdout)
+    assert outcome.stderr == ""
+
+
+def test_json_and_quiet_together_leave_only_json(run: Path) -> None:
+    command = ("train-disc", "--data", run / "dataset.h5", "--out", run / "new.safetensors", "--steps", "5", *SMALL)
+    outcome = succeed(*command, "--json", "--quiet")
+    assert outcome.json["status"] == "done"
+    assert outcome.stderr == ""
+    outcome = succeed(*command, "--quiet", "--force")
+    assert (outcome.stdout, outcome.stderr) == ("", "")
+    assert smodice("train-disc", "--data", run / "absent", "--quiet").stderr.startswith("error: ")
+
+
+def test_status_and_inspect_answer_in_json(run: Path) -> None:
+    states = succeed("status", run, "--json").json["artifacts"]
+    assert {row["kind"] for row in states} == {"dataset", "disc", "value", "weights", "policy", "eval"}
+    assert {row["state"] for row in states} == {"ok"}
+    health = succeed("inspect", run / "weights.h5", "--json").json["health"]
+    wanted = {"rows", "effective_sample_size", "largest_share", "zero_share", "mean", "quantiles", "by_source"}
+    assert wanted <= health.keys()
+    assert health["rows"] == 3000
+    assert health["mean"] == pytest.approx(1.0)
+
+
+def test_inspect_shows_people_the_whole_story(run: Path) -> None:
+    said = succeed("inspect", run / "weights.h5").stdout
+    for words in ("train-value", "effective sample size", "exact zeros", f"sim:{ENV}", "made from", "dataset.h5", "ok"):
+        assert words in said
+    assert max(map(len, said.splitlines())) <= 200
+
+
+def test_a_path_with_brackets_is_shown_as_it_is(run: Path, tmp_path: Path) -> None:
+    odd = run.rename(tmp_path / "[red]run[bold]")
+    outcome = succeed("train-disc", "--data", odd / "dataset.h5", "--steps", "40", *SMALL)
+    assert f"{odd}/disc.safetensors" in outcome.stdout
+    assert f"{odd}/dataset.h5" in succeed("inspect", odd / "disc.safetensors").stdout
+    assert "[red]" in smodice("inspect", odd / "absent").stderr
+
+
+def test_output_that_is_no_terminal_has_no_escape_codes(run: Path) -> None:
+    for arguments in (["settings"], ["--help"], ["inspect", str(run / "weights.h5")], ["inspect", "absent"]):
+        done = subprocess.run([*SMODICE, *arguments], capture_output=True, text=True)
+        assert ESCAPE not in done.stdout + done.stderr
+        assert done.stdout or done.stderr
+
+
+def on_terminal(arguments: list[str], **environment: str) -> tuple[int, str]:
+    """Run a command with a terminal of its own and return all that it showed."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update({"TERM": "xterm-256color", "COLUMNS": "150", **environment})
+        os.execv(sys.executable, [*SMODICE, *arguments])
+    shown = b""
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        if not select.select([terminal], [], [], 0.5)[0]:
+            continue
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # the terminal closes with its last user
+            break
+        if not chunk:
+            break
+        shown += chunk
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+def test_a_terminal_shows_a_progress_bar_with_rate_and_figures(run: Path) -> None:
+    out = str(run / "new.safetensors")
+    command = ["train-disc", "--data", str(run / "dataset.h5"), "--out", out, "--steps", "300", *SMALL]
+    code, shown = on_terminal(command)
+    assert code == 0, shown
+    assert ESCAPE in shown
+    for words in ("train-disc", "100%", "it/s", "reward_expert"):
+        assert words in shown
+
+
+def test_no_color_is_respected() -> None:
+    _, plain = on_terminal(["settings", "eval"], NO_COLOR="1")
+    _, coloured = on_terminal(["inspect", "absent"])
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain)
+    assert re.search(r"\x1b\[[0-9;]*31m", coloured), "an error is red"
+    _, plain = on_terminal(["inspect", "absent"], NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*31m", plain)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    process = subprocess.Popen([*SMODICE, "settings"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    process.wait()
+    assert "Traceback" not in said
+    assert "Exception" not in said
+
+
+def test_an_unexpected_error_is_a_bug_with_code_1_and_a_traceback_only_on_request(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr("smodice_cli.inspect.views.describe", broken)
+    outcome = smodice("inspect", run / "eval.json")
+    assert outcome.code == 1
+    assert "internal error: ZeroDivisionError: nobody thought of this" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    outcome = smodice("inspect", run / "eval.json", "--debug")
+    assert outcome.code == 1
+    assert "Traceback" in outcome.stderr
+
+
+def test_debug_keeps_the_exit_code(tmp_path: Path) -> None:
+    outcome = smodice("inspect", tmp_path / "absent", "--debug")
+    assert outcome.code == 3
+    assert "Traceback" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], 2),
+        (["bogus"], 2),
+        (["settings", "bogus"], 2),
+        (["eval", "--policy", "x", "--steps", "3"], 2),
+        (["--help"], 0),
+    ],
+)
+def test_usage_errors_end_with_2(arguments: list[str], code: int) -> None:
+    assert smodice(*arguments).code == code
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("delay", [0.4, 2.5])
+def test_interrupting_a_simulation_is_clean(tmp_path: Path, delay: float) -> None:
+    """Ctrl-C reaches every process of the terminal's group; only the parent may speak, and nothing may stay."""
+    sources = ["--offline", f"sim:{ENV}#9000000", "--expert", f"sim:{ENV}#success=10"]
+    command = [*SMODICE, "build-dataset", "--env", ENV, *sources, "--out", str(tmp_path / "runs" / "d.h5")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + 60
+    while len(processes_of(process.pid)) < 2 and time.monotonic() < end:  # until the first worker starts
+        time.sleep(0.01)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "error: interrupted" in said
+    assert not list(tmp_path.iterdir())
+    assert not processes_of(process.pid)
+
+
+def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_path: Path) -> None:
+    def command(rows: int) -> list[str]:
+        sources = ["--offline", f"sim:{ENV}#{rows}", "--expert", f"sim:{ENV}#success=10"]
+        return [*SMODICE, "build-dataset", "--env", ENV, *sources, "--out", str(tmp_path / "d.h5")]
+
+    process = subprocess.Popen(command(9_000_000), stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob(".d.h5.*.tmp/observations")) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(1.0)
+    process.kill()
+    process.wait()
+    while processes_of(process.pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not processes_of(process.pid)
+    succeed(*command(200)[3:])
+    assert [path.name for path in tmp_path.iterdir()] == ["d.h5"]

@@ -1,0 +1,154 @@
+"""The whole chain: by its commands one after the other, by `run`, moved, with seeds in parallel, killed and gone on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import ENV, Start, digest, listing, refuse, smodice, succeed, wait_for
+from test_cache import TINY, write_recipe
+
+ARTIFACTS = ("disc.safetensors", "value.safetensors", "weights.h5", "policy.safetensors", "eval.json")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path / "tiny.toml", TINY)
+
+
+def test_the_five_stages_by_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ("--steps", "20", "--set", "hidden=8", "--set", "batch=8")
+    sources = ("--offline", f"sim:{ENV}#600", "--expert", f"sim:{ENV}#success=20")
+    succeed("build-dataset", "--env", ENV, *sources, "--out", "runs/pm/dataset.h5")
+    succeed("train-disc", "--data", "runs/pm/dataset.h5", "--out", "runs/pm/disc.safetensors", *small)
+    outcome = succeed("train-value", "--disc", "runs/pm/disc.safetensors", *small)
+    assert "next: smodice inspect runs/pm/weights.h5 ; smodice train-policy --value" in outcome.stderr
+    succeed("train-policy", "--value", "runs/pm/value.safetensors", *small)
+    score = succeed("eval", "--policy", "runs/pm/policy.safetensors", "--episodes", "3", "--json").json["score"]
+    assert score["episodes"] == 3
+    assert 0.0 <= score["success_rate"] <= 1.0
+    assert score["normalized"] == pytest.approx(100 * score["mean_return"])
+    assert {row["state"] for row in succeed("status", "runs/pm", "--json").json["artifacts"]} == {"ok"}
+    chain = succeed("inspect", "runs/pm/eval.json", "--json").json["provenance"]
+    assert [entry["input"] for entry in chain] == ["policy", "dataset", "weights", "disc"]
+    assert {entry["state"] for entry in chain} == {"ok"}
+    shutil.move("runs/pm", "elsewhere")  # a later stage finds everything from its input's header
+    succeed("train-value", "--disc", "elsewhere/disc.safetensors", *small, "--set", "gamma=0.9")
+    succeed("train-policy", "--value", "elsewhere/value.safetensors", *small)
+    assert not Path("runs/pm").exists()
+    files = sorted(path.name for path in Path("elsewhere").iterdir())
+    logs = ["disc.log.jsonl", "policy.log.jsonl", "value.log.jsonl"]
+    assert files == sorted(["dataset.h5", *ARTIFACTS, *logs]), "nothing else is left, hidden or not"
+
+
+def test_seeds_in_parallel_equal_seeds_one_by_one(recipe: Path, tmp_path: Path) -> None:
+    together = succeed("run", recipe, "--seeds", "0,1", "--out", tmp_path / "together", "--json").json
+    for seed in ("0", "1"):
+        alone = succeed("run", recipe, "--seeds", seed, "--out", tmp_path / "alone", "--json").json
+        assert alone["per_seed"][seed] == together["per_seed"][seed]
+        for name in ARTIFACTS:
+            place = Path(f"seed{seed}") / name
+            assert digest(tmp_path / "together" / place) == digest(tmp_path / "alone" / place), place
+    for name in ("disc.safetensors", "policy.safetensors"):
+        assert digest(tmp_path / "together" / "seed0" / name) != digest(tmp_path / "together" / "seed1" / name)
+    summary = json.loads((tmp_path / "together" / "summary.json").read_text())
+    assert summary == together
+    assert summary["seeds"] == [0, 1]
+
+    before = listing(tmp_path / "together")
+    outcome = succeed("run", recipe, "--seeds", "0,1", "--out", tmp_path / "together")
+    assert outcome.stderr.count("cached") == 9, outcome.stderr
+    after = listing(tmp_path / "together")
+    assert {name for name in after if after[name] != before.get(name)} <= {"summary.json"}
+
+
+def test_a_failing_seed_fails_the_run_with_its_own_sentence_and_code(recipe: Path, tmp_path: Path) -> None:
+    said = refuse(6, "run", recipe, "--seeds", "0,1", "--out", tmp_path / "run", "--set", "disc.lr=1e38")
+    assert "seed " in said
+    assert "became non-finite" in said
+
+
+def test_a_seed_that_cannot_write_says_so_in_one_sentence(recipe: Path, tmp_path: Path) -> None:
+    succeed("run", recipe, "--out", tmp_path / "run")
+    (tmp_path / "run" / "seed1").write_text("a file where a folder should be")
+    said = refuse(3, "run", recipe, "--seeds", "0,1", "--out", tmp_path / "run")
+    assert "seed 1: cannot write" in said
+
+
+def test_an_interrupted_run_of_several_seeds_goes_on(recipe: Path, tmp_path: Path, start: Start) -> None:
+    out = tmp_path / "run"
+    command = ("run", recipe, "--seeds", "0,1", "--out", out, "--set", "policy.steps=100000")
+    running = start(*command, "--checkpoint-every", "0.05")
+    wait_for(lambda: (out / "seed0" / ".policy.safetensors.ckpt").exists() and (out / "seed1").exists(), 120)
+    running.signal(signal.SIGINT)
+    outcome = running.ends()
+    assert outcome.code == 130, outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "go on with: smodice run" in outcome.stderr
+    states = {row["kind"]: row["state"] for row in succeed("status", out, "--json").json["artifacts"]}
+    assert states["checkpoint"].startswith("unfinished, at step")
+    assert states["disc"] == "ok"
+
+
+def test_status_says_what_is_stale_and_through_what(run: Path) -> None:
+    succeed("train-disc", "--data", run / "dataset.h5", "--steps", "10", "--set", "hidden=8", "--set", "batch=8")
+
+    def states() -> dict[str, str]:
+        return {row["path"]: row["state"] for row in succeed("status", run, "--json").json["artifacts"]}
+
+    assert states() == {
+        "dataset.h5": "ok",
+        "disc.safetensors": "ok",
+        "value.safetensors": "stale: its disc has changed since",
+        "weights.h5": "stale: its disc has changed since",
+        "policy.safetensors": "stale: its disc has changed since (through its weights)",
+        "eval.json": "stale: its disc has changed since (through its weights) (through its policy)",
+    }
+    (run / "policy.safetensors").unlink()
+    assert states()["eval.json"] == "its policy is missing"
+    (run / "disc.safetensors").write_bytes(b"\x89HDF nonsense")
+    assert "damaged or cut short" in states()["disc.safetensors"]
+
+
+def test_status_notices_a_changed_recording(tmp_path: Path) -> None:
+    from test_bad_input import write_file
+
+    path = write_file(tmp_path / "log.hdf5")
+    sources = ("--offline", f"file:{path}", "--expert", f"file:{path}#states=20")
+    succeed("build-dataset", "--env", ENV, *sources, "--out", tmp_path / "run" / "dataset.h5")
+    (row,) = succeed("status", tmp_path / "run", "--json").json["artifacts"]
+    assert row["state"] == "ok"
+    write_file(path, rows=90)
+    (row,) = succeed("status", tmp_path / "run", "--json").json["artifacts"]
+    assert row["state"] == f"stale: its file:{path} has changed since"
+    command = ("build-dataset", "--env", ENV, *sources, "--out", tmp_path / "run" / "dataset.h5", "--json")
+    assert succeed(*command).json["reason"] == f"its file:{path} changed"
+
+
+def test_an_evaluation_scores_the_policy_that_is_there_now(run: Path) -> None:
+    """Not one remembered from the same place."""
+    command = ("eval", "--policy", run / "policy.safetensors", "--episodes", "2", "--threads", "1", "--json")
+    before = succeed(*command).json["digest"]
+    small = ("--steps", "60", "--set", "hidden=8", "--set", "batch=8")
+    succeed("train-policy", "--value", run / "value.safetensors", *small)
+    assert succeed(*command).json["digest"] != before
+    fresh = json.loads((run / "eval.json").read_text())
+    (run / "copy.safetensors").write_bytes((run / "policy.safetensors").read_bytes())
+    other = ("eval", "--policy", run / "copy.safetensors", "--episodes", "2", "--threads", "1", "--out", run / "c.json")
+    succeed(*other)
+    assert json.loads((run / "c.json").read_text())["per_episode"] == fresh["per_episode"]
+
+
+def test_the_shipped_recipes_are_valid() -> None:
+    recipes = sorted((Path(__file__).parents[1] / "pipelines").rglob("*.toml"))
+    assert recipes
+    for recipe in recipes:
+        outcome = smodice("run", recipe, "--dry-run", "--out", "/nowhere/at/all", "--json")
+        if outcome.code == 0:
+            assert {entry["status"] for entry in outcome.json["plan"]} == {"would run"}
+        else:
+            assert outcome.code == 3, (recipe, outcome.stderr)  # its data are not on this machine

@@ -1,0 +1,151 @@
+"""A run that was killed or interrupted, and started again, ends with the same bytes as one that never stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Running, Start, digest, smodice, succeed, wait_for
+
+from smodice_cli import artifacts
+
+INPUTS = {
+    "disc": ("--data", "dataset.h5"),
+    "value": ("--disc", "disc.safetensors"),
+    "policy": ("--value", "value.safetensors"),
+}
+STEPS = {"disc": 400, "value": 600, "policy": 800}
+
+
+class Stage:
+    """A training stage of a second or two, with checkpoints many times a second."""
+
+    def __init__(self, name: str, run: Path) -> None:
+        flag, source = INPUTS[name]
+        self.name = name
+        self.out = run / f"new-{name}.safetensors"
+        self.command = [f"train-{name}", flag, run / source, "--out", self.out, "--steps", str(STEPS[name]), *SMALL]
+        self.quick = [*self.command, "--checkpoint-every", "0.05"]
+        self.checkpoint = run / f".{self.out.name}.ckpt"
+        self.log = run / f"new-{name}.log.jsonl"
+
+    def step(self) -> int:
+        """The step of the checkpoint, 0 without one."""
+        if not self.checkpoint.exists():
+            return 0
+        return int(artifacts.load(self.checkpoint, "checkpoint").header.metrics["step"])
+
+    def reached(self, step: int, running: Running) -> None:
+        wait_for(lambda: self.step() >= step or running.process.exitcode is not None)
+
+    def result(self) -> tuple[str, str]:
+        """The digest of the artifact and the whole log."""
+        return digest(self.out), self.log.read_text()
+
+
+@pytest.fixture(params=list(INPUTS))
+def stage(request: pytest.FixtureRequest, run: Path) -> Stage:
+    return Stage(request.param, run)
+
+
+@pytest.fixture(scope="module")
+def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, str]]:
+    """What a stage gives when nothing happens to it, by its name and further flags."""
+
+    @cache
+    def result(name: str, *flags: str) -> tuple[str, str]:
+        stage = Stage(name, Path(shutil.copytree(finished_run, tmp_path_factory.mktemp("whole") / "run")))
+        succeed(*stage.command, *flags)
+        return stage.result()
+
+    return result
+
+
+Whole = Callable[..., tuple[str, str]]
+
+
+def test_a_run_killed_three_times_equals_an_uninterrupted_run(stage: Stage, whole: Whole, start: Start) -> None:
+    rng = random.Random(stage.command[0])
+    kills = 0
+    for _ in range(3):
+        running = start(*stage.quick)
+        stage.reached(stage.step() + rng.randrange(1, STEPS[stage.name] // 4), running)
+        kills += running.process.exitcode is None
+        running.kill()
+        assert not stage.out.exists() or artifacts.read_any(stage.out)
+    outcome = start(*stage.quick).ends()
+    assert outcome.code == 0, outcome.stderr
+    assert kills == 3
+    assert "resuming from step" in outcome.stderr
+    assert stage.result() == whole(stage.name)
+    assert not list(stage.out.parent.glob(".*")), "a finished run leaves nothing hidden behind"
+
+
+def test_an_interrupted_run_writes_a_checkpoint_and_says_how_to_go_on(stage: Stage, whole: Whole, start: Start) -> None:
+    running = start(*stage.quick, "--no-resume")
+    stage.reached(1, running)
+    running.signal(signal.SIGINT)
+    outcome = running.ends()
+    assert outcome.code == 130, outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "a checkpoint was written" in outcome.stderr
+    assert f"go on with: smodice {stage.command[0]}" in outcome.stderr
+    assert "--no-resume" not in outcome.stderr
+    assert not stage.out.exists()
+    assert f"stopped at step {stage.step():,} of {STEPS[stage.name]:,}" in outcome.stderr
+    succeed(*stage.command)
+    assert stage.result() == whole(stage.name)
+
+
+@pytest.fixture
+def disc(run: Path) -> Stage:
+    return Stage("disc", run)
+
+
+def interrupt(stage: Stage, start: Start, *flags: str) -> None:
+    running = start(*stage.quick, *flags)
+    stage.reached(1, running)
+    running.signal(signal.SIGTERM)  # a termination request is treated like Ctrl-C
+    assert running.ends().code == 130
+
+
+def test_no_resume_starts_over_with_the_same_result(disc: Stage, start: Start, whole: Whole) -> None:
+    interrupt(disc, start)
+    outcome = succeed(*disc.command, "--no-resume")
+    assert "resuming" not in outcome.stderr
+    assert disc.result() == whole("disc")
+
+
+def test_a_checkpoint_of_other_settings_is_refused_not_adapted(disc: Stage, start: Start, whole: Whole) -> None:
+    interrupt(disc, start)
+    outcome = succeed(*disc.command, "--set", "lr=0.01")
+    assert "checkpoint belongs to other settings" in outcome.stderr
+    assert disc.result() == whole("disc", "--set", "lr=0.01")
+
+
+def test_a_damaged_checkpoint_is_not_used(disc: Stage, start: Start) -> None:
+    interrupt(disc, start)
+    disc.checkpoint.write_bytes(disc.checkpoint.read_bytes()[:-9])
+    outcome = smodice(*disc.command)
+    assert outcome.code == 0
+    assert "starting from the beginning" in outcome.stderr
+
+
+def test_the_log_holds_every_hundredth_step_once(disc: Stage) -> None:
+    succeed(*disc.command)
+    lines = [json.loads(line) for line in disc.log.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(100, STEPS["disc"] + 1, 100))
+    assert all({"loss", "reward_expert", "reward_offline"} <= line.keys() for line in lines)
+
+
+def test_status_shows_an_unfinished_run(disc: Stage, start: Start) -> None:
+    interrupt(disc, start)
+    rows = succeed("status", disc.out.parent, "--json").json["artifacts"]
+    (row,) = [row for row in rows if row["kind"] == "checkpoint"]
+    assert row["state"] == f"unfinished, at step {disc.step():,}"

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Outcome:
 def smodice(*arguments: str | Path) -> Outcome:
     """Run a command in this process, which is quick."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="smodice")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)  # which training sets for its process; hypothesis minds
     return Outcome(result.exit_code, result.stdout, result.stderr)
 
 

@@ -110,7 +110,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(run: Path, tmp_path: Path) -> No
     odd = run.rename(tmp_path / "[red]run[bold]")
     outcome = succeed("train-disc", "--data", odd / "dataset.h5", "--steps", "40", *SMALL)
     assert f"{odd}/disc.safetensors" in outcome.stdout
-    assert f"{odd}/dataset.h5" in succeed("inspect", odd / "disc.safetensors").stdout
+    assert f"{odd}/disc.safetensors" in succeed("inspect", odd / "disc.safetensors").stdout
     assert "[red]" in smodice("inspect", odd / "absent").stderr
 
 

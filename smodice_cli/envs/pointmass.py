@@ -42,12 +42,8 @@ START_NOISE = 0.1  # half-width of the uniform noise on the position, standard d
 SUCCESS_RADIUS = 0.17
 HORIZON = 200
 
-MAX_SPEED = (
-    5.0  # per axis, enforced before each step: a step's outcome may exceed it by one step's acceleration
-)
-ORIGIN = (
-    1.2  # world coordinate of qpos 0 on both axes; wall cell i is centred at world i + 1, 0.2 short of that
-)
+MAX_SPEED = 5.0  # per axis, enforced before each step: a step's outcome may exceed it by one step's acceleration
+ORIGIN = 1.2  # world coordinate of qpos 0 on both axes; wall cell i is centred at world i + 1, 0.2 short of that
 CAMERA_HEIGHT = 40.0
 
 
@@ -199,9 +195,7 @@ class PointMass4Direction(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]
         super().reset(seed=seed)
         return self.maze.set_state(*_sample_start(self.np_random)), {"goal": None, "success": False}
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
         """Push once; `info` names the goal reached, if any, and says whether it was the chosen one."""
         observation = self.maze.step(action)
         goal = reached_goal(*observation[:2].tolist())

@@ -1,0 +1,82 @@
+"""Data larger than memory: what each stage keeps for itself grows by less than a tenth of the data.
+
+Mapped pages of the data count as memory used but can be dropped at any time, so the measure is a process's own
+(anonymous) memory, sampled while it runs, on a small and on a large file: the difference is what the data cost.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+OBSERVATIONS, ACTIONS = 27, 8  # the ant's
+SMALL, LARGE = 100_000, 1_300_000  # rows; the difference is 290 MB
+BLOCK = 50_000
+
+
+def write_file(path: Path, rows: int) -> int:
+    """A D4RL-layout file written block by block; returns its size."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for name, width in (("observations", OBSERVATIONS), ("next_observations", OBSERVATIONS), ("actions", ACTIONS)):
+            column = file.create_dataset(name, (rows, width), np.float32)
+            for start in range(0, rows, BLOCK):
+                column[start : start + BLOCK] = rng.uniform(-1, 1, (min(BLOCK, rows - start), width))
+        file["rewards"], file["terminals"] = np.ones(rows, np.float32), np.zeros(rows, bool)
+        file["timeouts"] = np.arange(rows) % 1000 == 999
+    return path.stat().st_size
+
+
+def own_memory(*arguments: str | Path) -> int:
+    """The largest anonymous memory (bytes) of `smodice ARGUMENTS`, in a process of its own."""
+    command = [sys.executable, "-m", "smodice_cli", *map(str, arguments), "--quiet"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    largest = 0
+    while process.poll() is None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            break
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        largest = max(largest, 1024 * int(found[1])) if found else largest
+        time.sleep(0.005)
+    assert process.wait() == 0, process.stderr.read() if process.stderr else ""
+    return largest
+
+
+def chain(folder: Path, rows: int) -> tuple[int, dict[str, int]]:
+    """The size of a file of that many rows, and the own memory of every stage from it to a policy."""
+    folder.mkdir()
+    log = folder / "log.hdf5"
+    size = write_file(log, rows)
+    data, disc, value = folder / "dataset.h5", folder / "disc.safetensors", folder / "value.safetensors"
+    few = ("--steps", "20")
+    return size, {
+        "build-dataset": own_memory(
+            "build-dataset", "--env", "ant", "--offline", f"file:{log}", "--expert", f"file:{log}#traj=0", "--out", data
+        ),
+        "train-disc": own_memory("train-disc", "--data", data, *few),
+        "train-value": own_memory("train-value", "--disc", disc, *few),
+        "train-policy": own_memory("train-policy", "--value", value, *few),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
+def test_memory_stays_flat_while_the_data_grow(tmp_path: Path) -> None:
+    small_size, small = chain(tmp_path / "small", SMALL)
+    large_size, large = chain(tmp_path / "large", LARGE)
+    grown = {stage: (large[stage] - small[stage]) / (large_size - small_size) for stage in small}
+    print(grown, small, large)
+    assert grown["build-dataset"] < 0.1, grown
+    assert grown["train-disc"] < 0.1, grown
+    assert grown["train-policy"] < 0.25, grown
+    # A dozen figures a row (reward, value, residual, weight ...) are held at once, whatever the width of the states.
+    assert grown["train-value"] < 1.5, grown

@@ -17,6 +17,7 @@ import torch
 from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, ValueFunction, initialise, log_prob
 from smodice_cli.algos.smodice import average, bellman_residual, policy_mse, value_loss
 from smodice_cli.config import PolicyConfig, ValueConfig
+from smodice_cli.stages.trainer import adam, descend
 
 STATE, ACTION, HIDDEN, BATCH, ROWS = 11, 3, 256, 256, 200_000
 ROUNDS, STEPS = 7, 40
@@ -44,8 +45,8 @@ def ours() -> tuple[Callable[[], None], Callable[[], None]]:
     averaged = networks()[1]
     config, cloning = ValueConfig(), PolicyConfig()
     nu = torch.nn.Parameter(torch.zeros(()))
-    value_adam = torch.optim.Adam([*value.parameters(), nu], lr=3e-4, fused=True)
-    policy_adam = torch.optim.Adam(policy.parameters(), lr=3e-4, fused=True)
+    value_adams = [adam(value.parameters(), 3e-4), adam([nu], 3e-4)]
+    policy_adam = adam(policy.parameters(), 3e-4)
 
     def value_step() -> None:
         rows = torch.randint(ROWS, (BATCH,), generator=generator)
@@ -53,17 +54,13 @@ def ours() -> tuple[Callable[[], None], Callable[[], None]]:
         v, v_next, v0 = value(torch.cat([states[rows], next_states[rows], starts])).split([BATCH, BATCH, len(starts)])
         residual = bellman_residual(reward[rows], v, v_next, 0.99)
         loss, _ = value_loss("kl", residual, v0, 0.99, 1.0, config.cap, nu)
-        value_adam.zero_grad(set_to_none=True)
-        loss.backward()
-        value_adam.step()
+        descend(loss, value_adams)
 
     def policy_step() -> None:
         rows = torch.randint(ROWS, (BATCH,), generator=generator)
         mean, _ = policy(states[rows])
         loss = policy_mse(mean, policy.unit(actions[rows]), torch.ones(BATCH))
-        policy_adam.zero_grad(set_to_none=True)
-        loss.backward()
-        policy_adam.step()
+        descend(loss, [policy_adam])
         average(averaged, policy, cloning.average)
 
     return value_step, policy_step
@@ -125,15 +122,15 @@ def matrix_products() -> Callable[[], None]:
 
 
 def interleaved(functions: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Best milliseconds a call over several interleaved rounds, so that a busy machine hurts all alike."""
+    """Best processor milliseconds a call over interleaved rounds, so that a busy machine hurts all alike."""
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(ROUNDS):
         for name, function in functions.items():
             function()
-            began = time.perf_counter()
+            began = time.process_time()
             for _ in range(STEPS):
                 function()
-            best[name] = min(best[name], 1000 * (time.perf_counter() - began) / STEPS)
+            best[name] = min(best[name], 1000 * (time.process_time() - began) / STEPS)
     return best
 
 

@@ -44,6 +44,10 @@ class DiscConfig:
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
     gradient_penalty: float = setting(10.0, "weight of (|grad logit| - 1)^2 on mixed states; 0 is the paper", ge=0)
+    prior: float = setting(
+        0.0, "share of expert-like states in the offline data for the nnPU loss; 0 is Eq. 9", ge=0, lt=1
+    )
+    holdout: float = setting(0.1, "share of the states kept out of training to measure the AUC on", ge=0, lt=1)
     freeze_first_layer: bool = setting(False, "leave the first layer as initialised (what the official code does)")
 
 
@@ -136,12 +140,12 @@ _PLAIN_CLONING: dict[str, Any] = {
 }
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
-        "disc": {"gradient_penalty": 0.0},
+        "disc": {"gradient_penalty": 0.0, "holdout": 0.0},
         "value": {**_PLAIN_DUAL, "initial_batch": 256, "terminal": "bootstrap"},
         "policy": {**_PLAIN_CLONING, "lr": 3e-5},
     },
     "official": {
-        "disc": {"gradient_penalty": 10.0, "freeze_first_layer": True},
+        "disc": {"gradient_penalty": 10.0, "freeze_first_layer": True, "holdout": 0.0},
         "value": {**_PLAIN_DUAL, "batch": 512, "initial_batch": 512, "weight_decay": 1e-4, "terminal": "zero"},
         "policy": {**_PLAIN_CLONING, "batch": 512, "lr": 3e-4, "entropy": True},
     },

@@ -42,6 +42,11 @@ class Console:
             for line in lines:
                 self._rich(stderr=False).print(line, highlight=False, soft_wrap=True)
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Lines with markup on stdout (human mode only), between tables say."""
+        if self.mode == "human" and not self.quiet:
+            self.result({}, lines)
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on stdout (human mode only; json callers use `result`)."""
         if self.mode != "human" or self.quiet:
@@ -49,7 +54,7 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
         for index, column in enumerate(columns):
             table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
         for row in rows:

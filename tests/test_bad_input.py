@@ -357,9 +357,9 @@ def test_the_last_good_checkpoint_survives_divergence(run: Path, monkeypatch: py
 
     real, calls = train_disc.discriminator_loss, []
 
-    def fails_in_the_end(expert, offline):  # type: ignore[no-untyped-def]
+    def fails_in_the_end(expert, offline, prior):  # type: ignore[no-untyped-def]
         calls.append(1)
-        loss, info = real(expert, offline)
+        loss, info = real(expert, offline, prior)
         return (loss * float("nan"), info) if len(calls) > 30 else (loss, info)
 
     monkeypatch.setattr(train_disc, "discriminator_loss", fails_in_the_end)

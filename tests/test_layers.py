@@ -1,4 +1,4 @@
-"""The import rule: errors < config, console < artifacts, data < algos, envs < sources < inspect < stages < app."""
+"""The import rule: errors < config < artifacts, data < algos, envs < sources < inspect < stages < cli < app."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ RANKS = {
     "sources": 5,
     "inspect": 6,
     "stages": 7,
-    "app": 8,
-    "__main__": 9,
+    "cli": 8,
+    "commands_look": 9,
+    "app": 10,
+    "__main__": 11,
 }
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 

@@ -22,9 +22,17 @@ from smodice_cli.algos.nets import Discriminator, log_prob
 Info = dict[str, Tensor]
 
 
-def discriminator_loss(logits_expert: Tensor, logits_offline: Tensor) -> tuple[Tensor, Info]:
-    """Cross-entropy with expert = 1, offline = 0, so that the logit is log d^E/d^O (Eq. 9; D1)."""
-    loss = F.softplus(-logits_expert).mean() + F.softplus(logits_offline).mean()
+def discriminator_loss(logits_expert: Tensor, logits_offline: Tensor, prior: float = 0.0) -> tuple[Tensor, Info]:
+    """Cross-entropy with expert = 1, offline = 0, so that the logit is log d^E/d^O (Eq. 9; D1).
+
+    With a prior p > 0 the offline states count as unlabelled, a share p of them expert-like: the non-negative risk
+    p E_E[l+] + max(0, E_O[l-] - p E_E[l-]) of Kiryo et al. (2017).
+    """
+    if prior:
+        negative = F.softplus(logits_offline).mean() - prior * F.softplus(logits_expert).mean()
+        loss = prior * F.softplus(-logits_expert).mean() + negative.clamp(min=0)
+    else:
+        loss = F.softplus(-logits_expert).mean() + F.softplus(logits_offline).mean()
     return loss, {"reward_expert": logits_expert.mean(), "reward_offline": logits_offline.mean()}
 
 

@@ -1,44 +1,89 @@
-"""What the weights look like, in numbers (numpy only)."""
+"""What the weights look like, in numbers (numpy only), and whether that is healthy, in words."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from smodice_cli.data import Dataset
+from smodice_cli.inspect.pareto import tail_shape
 
-MIN_EFFECTIVE_SHARE = 0.05
-MAX_ROW_SHARE = 0.001
-MAX_MEAN_ERROR = 0.05
+# (yellow, red): where a figure deserves a look, and where training on the weights is in doubt.
+EFFECTIVE_SHARE = (0.05, 0.01)
+ROW_SHARE = (0.001, 0.01)
+ROW_MULTIPLE = (30.0, 300.0)  # ... and this many times the mean, so that a small data set is not blamed for its size
+TAIL_SHAPE = (0.7, 1.0)
+MEAN_ERROR = (0.05, 0.5)
+FLOW_RESIDUAL = (0.5, 2.0)
 FEATURES = 64  # random Fourier features on which the Bellman flow is checked
 FEATURE_ROWS = 200_000
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+LEVELS = ("green", "yellow", "red")
+
+
+class Finding(NamedTuple):
+    """One thing to know about the weights: how bad, what, and what to try."""
+
+    level: str
+    text: str
+    remedy: str
+
+
+def effective_size(w: np.ndarray) -> float:
+    """Kish's effective sample size (sum w)^2 / sum w^2; 0 where there is no weight at all."""
+    w = np.asarray(w, np.float64)
+    squares = float(np.square(w).sum())
+    return float(w.sum() ** 2 / squares) if squares else 0.0
+
+
+def top_share(w: np.ndarray, share: float = 0.01) -> float:
+    """The share of all weight that the heaviest `share` of the rows (at least one) holds."""
+    count = max(1, round(share * len(w)))
+    return float(np.partition(w, len(w) - count)[len(w) - count :].sum() / w.sum())
 
 
 def weight_health(w: np.ndarray, source: np.ndarray, labels: list[str]) -> dict[str, Any]:
-    """Size, effective sample size (sum w)^2 / sum w^2, concentration, zeros, quantiles and the mean per source."""
-    w = np.asarray(w, np.float64)
-    total = w.sum()
-    ess = float(total**2 / np.square(w).sum())
-    by_source = {}
-    for index, label in enumerate(labels):
-        mine = source == index
-        if mine.any():
-            by_source[label] = {
-                "rows": int(mine.sum()),
-                "mean": float(w[mine].mean()),
-                "share": float(w[mine].sum() / total),
+    """Size, effective sample size (sum w)^2 / sum w^2, concentration, tail, zeros, quantiles, and mean per source.
+
+    Non-finite rows are counted and then left out, so that a broken file still gets its card.
+    """
+    whole = np.asarray(w, np.float64)
+    finite = np.isfinite(whole)
+    w, source = (whole, source) if finite.all() else (whole[finite], source[finite])
+    total = float(w.sum())
+    health: dict[str, Any] = {"rows": len(whole), "non_finite": int((~finite).sum())}
+    if not len(w) or total <= 0:
+        return (
+            health
+            | {"effective_sample_size": 0.0, "effective_share": 0.0, "zero_share": 1.0, "mean": 0.0}
+            | {
+                "largest_share": 0.0,
+                "top_1_percent_share": 0.0,
+                "negative": int((w < 0).sum()),
+                "pareto_k": None,
+                "quantiles": {},
+                "by_source": {},
             }
-    return {
-        "rows": len(w),
+        )
+    rows = np.bincount(source, minlength=len(labels))
+    sums = np.bincount(source, weights=w, minlength=len(labels))
+    ess = effective_size(w)
+    return health | {
         "effective_sample_size": ess,
         "effective_share": ess / len(w),
         "largest_share": float(w.max() / total),
+        "top_1_percent_share": top_share(w),
         "zero_share": float((w == 0).mean()),
+        "negative": int((w < 0).sum()),
         "mean": float(w.mean()),
-        "quantiles": {str(q): float(np.quantile(w, q)) for q in QUANTILES},
-        "by_source": by_source,
+        "pareto_k": tail_shape(w),
+        "quantiles": {str(q): float(v) for q, v in zip(QUANTILES, np.quantile(w, QUANTILES), strict=True)},
+        "by_source": {
+            label: {"rows": int(n), "mean": float(s / n), "share": float(s / total)}
+            for label, n, s in zip(labels, rows, sums, strict=False)
+            if n
+        },
     }
 
 
@@ -66,20 +111,56 @@ def flow_residual(dataset: Dataset, w: np.ndarray, gamma: float) -> float:
     return float(np.linalg.norm(error) / np.linalg.norm(rho * (weight @ here)))
 
 
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def _level(value: float, limits: tuple[float, float], above: bool = True) -> str:
+    yellow, red = limits
+    beyond = (value > yellow, value > red) if above else (value < yellow, value < red)
+    return LEVELS[sum(beyond)]
+
+
+def findings(health: dict[str, Any]) -> list[Finding]:
+    """Everything worth a word about the weights, worst first."""
+    found: list[Finding] = []
+    bounded = "lower the bound (--set value.cap=100) or raise alpha (--set value.alpha=1), then run train-value again"
+
+    def add(level: str, text: str, remedy: str) -> None:
+        if level != "green":
+            found.append(Finding(level, text, remedy))
+
+    if health.get("non_finite"):
+        again = "run train-value again with a smaller learning rate (--set value.lr=1e-4)"
+        add("red", f"{health['non_finite']:,} rows have weights that are no numbers", again)
+    if health.get("negative"):
+        add("red", f"{health['negative']:,} rows have negative weights", "run train-value again: a ratio is at least 0")
+    if health["mean"] == 0:
+        add("red", "no row has any weight", "raise alpha (--set value.alpha=1) and run train-value again")
+        return found
+    share = health["effective_share"]
+    few = f"the weights rest on few rows: an effective sample of {health['effective_sample_size']:,.0f} of "
+    add(_level(share, EFFECTIVE_SHARE, above=False), f"{few}{health['rows']:,} ({100 * share:.2g} %)", bounded)
+    largest, multiple = health["largest_share"], health["largest_share"] * health["rows"]
+    worst = min(LEVELS.index(_level(largest, ROW_SHARE)), LEVELS.index(_level(multiple, ROW_MULTIPLE)))
+    add(LEVELS[worst], f"one row holds {100 * largest:.2g} % of all weight", bounded)
+    k = health.get("pareto_k")
+    if k is not None:
+        heavy = "it has no finite mean" if k > 1 else "averages hang on few rows"
+        add(_level(k, TAIL_SHAPE), f"the tail of the weights is heavy (Pareto k = {k:.2f}: {heavy})", bounded)
+    raw = health.get("raw_mean", 1.0)
+    more = "train longer (--set value.steps=10000) or switch the normaliser on (--set value.normaliser=true)"
+    add(_level(abs(raw - 1), MEAN_ERROR), f"the mean ratio is {raw:.3f} instead of 1: V has not converged", more)
+    flow = health.get("flow_residual", 0.0)
+    text = f"the weighted data do not flow like a trajectory distribution (Bellman residual {flow:.2f})"
+    add(_level(flow, FLOW_RESIDUAL), text, more)
+    return sorted(found, key=lambda finding: -LEVELS.index(finding.level))
+
+
+def verdict(found: list[Finding]) -> str:
+    """green, yellow or red: the worst of the findings."""
+    return found[0].level if found else "green"
+
+
 def health_warnings(health: dict[str, Any]) -> list[str]:
     """What is wrong with the weights, in plain words, with what to try."""
-    found = []
-    if health["effective_share"] < MIN_EFFECTIVE_SHARE:
-        found.append(
-            f"the weights rest on few rows (effective sample size {100 * health['effective_share']:.2f} %): "
-            "try a larger alpha or a smaller cap"
-        )
-    if health["largest_share"] > MAX_ROW_SHARE:
-        found.append(
-            f"one row holds {100 * health['largest_share']:.2f} % of all weight: try a smaller cap or a larger alpha"
-        )
-    if abs(health.get("raw_mean", 1.0) - 1) > MAX_MEAN_ERROR:
-        found.append(
-            f"the mean ratio is {health['raw_mean']:.3f} instead of 1: the dual has not converged, try more steps"
-        )
-    return found
+    return [f"{finding.text}: {finding.remedy}" for finding in findings(health)]

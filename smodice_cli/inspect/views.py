@@ -1,27 +1,51 @@
-"""What `smodice inspect` shows of an artifact: header, shapes, provenance chain, and the weights' health."""
+"""What `smodice inspect` knows about an artifact, as plain data; `terminal`, `figures` and `page` show it."""
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from smodice_cli import artifacts
-from smodice_cli.artifacts import Artifact
-from smodice_cli.errors import SmodiceError
-from smodice_cli.inspect.diagnostics import weight_health
+from smodice_cli.errors import InputError, UsageError
+from smodice_cli.inspect import others, weights
+from smodice_cli.inspect.diagnostics import findings, flow_residual, verdict, weight_health
+from smodice_cli.inspect.subject import Subject, curves, open_subject, provenance
 
-Table = tuple[str, list[str], list[list[str]]]
+NEED_DATASET = ("expert against the rest", "top and bottom trajectories", "state map", "names of the sources")
+NO_LABELS = "no labels: the data come from one source, and the task has no success test that tells its episodes apart"
 
 
-def describe(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for beyond the usual."""
+
+    trajectory: int | None = None
+    compare: Path | None = None
+    dims: tuple[int, int] | None = None
+    top: int = 5
+
+
+def parse_plane(text: str) -> tuple[int, int]:
+    """`0,1` as two dimensions of the state."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts) or parts[0] == parts[1]:
+        raise UsageError(f"--dims {text}: expected two dimensions of the state, e.g. 0,1")
+    return int(parts[0]), int(parts[1])
+
+
+def describe(path: Path | Subject, wish: Wish | None = None) -> dict[str, Any]:
     """Everything about one artifact as plain data."""
-    artifact = artifacts.read_any(path)
-    header = artifact.header
+    subject = path if isinstance(path, Subject) else open_subject(path)
+    wish = wish or Wish()
+    artifact, header = subject.artifact, subject.artifact.header
+    if subject.kind != "weights" and (wish.compare or wish.trajectory is not None):
+        raise UsageError(f"{artifact.path} is a {subject.kind} artifact: --compare and --trajectory look at weights")
+    check_dims(subject, wish)
     view: dict[str, Any] = {
-        "path": str(path),
+        "path": str(artifact.path),
         "kind": header.kind,
         "stage": header.stage,
         "seed": header.seed,
@@ -35,81 +59,102 @@ def describe(path: Path) -> dict[str, Any]:
         "provenance": provenance(artifact),
         "metrics": header.metrics,
     }
-    if header.kind == "weights":
-        labels = _labels(artifact)
-        view["health"] = weight_health(artifact.arrays["w"], artifact.arrays["source"], labels)
+    if subject.log:
+        view["curves"] = curves(subject.log)
+    if subject.missing:
+        view["without_dataset"] = {"why": subject.missing, "views": list(NEED_DATASET)}
+    more = {
+        "weights": lambda: weights_view(subject, wish),
+        "dataset": lambda: others.dataset_view(subject),
+        "disc": lambda: others.disc_view(subject),
+        "value": lambda: others.value_view(subject),
+        "policy": lambda: others.policy_view(subject),
+        "eval": lambda: others.eval_view(subject),
+    }.get(header.kind)
+    return view | (more() if more else {})
+
+
+def check_dims(subject: Subject, wish: Wish) -> None:
+    """Refuse dimensions that the state does not have, or that cannot be drawn for want of the dataset."""
+    if wish.dims is None:
+        return
+    if subject.dataset is None:
+        raise InputError(f"--dims needs the dataset: {subject.missing or 'this artifact names none'}")
+    width = subject.dataset["observations"].shape[1]
+    if max(wish.dims) >= width:
+        raise UsageError(f"--dims {wish.dims[0]},{wish.dims[1]}: the state has dimensions 0 to {width - 1}")
+
+
+def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
+    """The health card and everything that tells what the weights chose."""
+    artifact, dataset = subject.artifact, subject.dataset
+    arrays, metrics = artifact.arrays, artifact.header.metrics
+    source = np.asarray(arrays["source"])
+    health = weight_health(np.asarray(arrays["w"]), source, subject.labels)
+    recorded = ("raw_mean", "held_out_objective", "flow_residual")
+    health |= {name: metrics[name] for name in recorded if name in metrics}
+    w = usable(arrays["w"])
+    if dataset and w.any() and not health["non_finite"]:
+        health["flow_residual"] = flow_residual(dataset, w, artifact.header.config.get("gamma", 0.99))
+    found = findings(health)
+    view: dict[str, Any] = {
+        "health": health,
+        "verdict": {"level": verdict(found), "findings": [finding._asdict() for finding in found]},
+    }
+    if not w.any():
+        return view
+    chosen = weights.chosen_rows(dataset) if dataset else None
+    view |= {
+        "histogram": weights.histogram(w, weights.groups(source, subject.labels, chosen)),
+        "lorenz": weights.lorenz(w),
+        "what_if": weights.what_if(w),
+    }
+    if dataset:
+        view["expert"] = weights.against_the_rest(w, chosen) if chosen else {"absent": NO_LABELS}
+        ordered = weights.trajectories(w, dataset)
+        view["trajectories"] = {"count": len(ordered), "top": ordered[: wish.top], "bottom": ordered[-wish.top :]}
+        view["along"] = profiles(subject, w, chosen)
+    if wish.trajectory is not None:
+        count = int(np.max(arrays["episode"])) + 1
+        if not 0 <= wish.trajectory < count:
+            raise UsageError(f"--trajectory {wish.trajectory}: the data hold trajectories 0 to {count - 1}")
+        view["trajectory"] = {"id": wish.trajectory, **weights.along_time(arrays, wish.trajectory, dataset)}
+    if wish.compare:
+        view["compare"] = comparison(subject, wish.compare)
     return view
 
 
-def provenance(artifact: Artifact) -> list[dict[str, Any]]:
-    """The chain of inputs, nearest first, each with whether it is still the one this artifact was made from."""
-    chain: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    waiting = [(artifact.path.parent, name, link) for name, link in artifact.header.inputs.items()]
-    while waiting:
-        folder, name, link = waiting.pop(0)
-        if link.digest in seen:
-            continue
-        seen.add(link.digest)
-        place = Path(os.path.normpath(folder / link.path))
-        entry = {"input": name, "path": str(place), "digest": link.digest, "state": "missing"}
-        if place.exists():
-            try:
-                header = artifacts.read_header(place)
-                entry["state"] = "ok" if header.digest == link.digest else "changed since"
-                waiting += [(place.parent, deeper, link) for deeper, link in header.inputs.items()]
-            except SmodiceError:
-                entry["state"] = "a file, not an artifact"
-        chain.append(entry)
-    return chain
+def usable(column: np.ndarray) -> np.ndarray:
+    """Weights as views use them: what is no number, or negative, counts as no weight (and is reported as such)."""
+    w = np.asarray(column, np.float64)
+    return np.where(np.isfinite(w) & (w > 0), w, 0.0)
 
 
-def _labels(artifact: Artifact) -> list[str]:
-    try:
-        return artifacts.follow(artifact, "dataset", "dataset").header.metrics["sources"]
-    except SmodiceError:
-        return [f"source {index}" for index in range(int(np.max(artifact.arrays["source"])) + 1)]
+def profiles(subject: Subject, w: np.ndarray, chosen: weights.Chosen | None) -> dict[str, dict[str, list[float]]]:
+    """The weights against time in the episode: of the labelled rows and of the rest, or of all."""
+    t = np.asarray(subject.artifact.arrays["t"])
+    if chosen is None:
+        return {"all rows": weights.profile(w, t)}
+    return {chosen.name: weights.profile(w, t, chosen.rows), "the rest": weights.profile(w, t, ~chosen.rows)}
 
 
-def tables(view: dict[str, Any]) -> list[Table]:
-    """The same for people."""
-    facts = [[name, str(view[name])] for name in ("kind", "stage", "seed", "digest", "key")]
-    facts.append(["seconds", f"{view['seconds']:.1f}"])
-    shown: list[Table] = [(view["path"], ["", ""], facts)]
-    shown.append(("settings", ["", ""], [[name, str(value)] for name, value in view["config"].items()]))
-    arrays = [[name, " x ".join(map(str, shape)) or "scalar", dtype] for name, (shape, dtype) in view["arrays"].items()]
-    if arrays:
-        shown.append(("arrays", ["name", "shape", "type"], arrays))
-    if view["provenance"]:
-        rows = [[entry["input"], entry["path"], entry["digest"][:12], entry["state"]] for entry in view["provenance"]]
-        shown.append(("made from", ["input", "path", "digest", "state"], rows))
-    if view["notes"]:
-        shown.append(("notes", [""], [[note] for note in view["notes"]]))
-    if "health" in view:
-        shown += _health_tables(view["health"])
-    elif view["metrics"]:
-        shown.append(("figures", ["", ""], [[name, _short(value)] for name, value in view["metrics"].items()]))
-    return shown
-
-
-def _health_tables(health: dict[str, Any]) -> list[Table]:
-    rows = [
-        ["rows", f"{health['rows']:,}"],
-        ["effective sample size", f"{health['effective_sample_size']:,.0f} ({100 * health['effective_share']:.1f} %)"],
-        ["largest row's share", f"{100 * health['largest_share']:.4f} %"],
-        ["exact zeros", f"{100 * health['zero_share']:.1f} %"],
-        ["mean", f"{health['mean']:.4f}"],
-        *[[f"quantile {q}", f"{value:.4g}"] for q, value in health["quantiles"].items()],
-    ]
-    sources = [
-        [label, f"{entry['rows']:,}", f"{entry['mean']:.4g}", f"{100 * entry['share']:.1f} %"]
-        for label, entry in health["by_source"].items()
-    ]
-    return [
-        ("weights", ["", ""], rows),
-        ("by source (labels never reach training)", ["source", "rows", "mean weight", "share of weight"], sources),
-    ]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def comparison(subject: Subject, other: Path) -> dict[str, Any]:
+    """These weights against others of the same dataset."""
+    second = artifacts.load(other, "weights")
+    mine, theirs = (header.inputs.get("dataset") for header in (subject.artifact.header, second.header))
+    if mine is None or theirs is None or mine.digest != theirs.digest:
+        digests = [link.digest[:12] if link else "none" for link in (mine, theirs)]
+        raise InputError(
+            f"{other} weighs another dataset (digest {digests[1]}) than {subject.artifact.path} (digest {digests[0]}): "
+            "row by row they have nothing in common",
+            "compare weights of one dataset, e.g. two values of --f with the same build-dataset output",
+        )
+    a, b = usable(subject.artifact.arrays["w"]), usable(second.arrays["w"])
+    changed = {
+        name: [subject.artifact.header.config.get(name), second.header.config.get(name)]
+        for name in sorted({*subject.artifact.header.config, *second.header.config})
+        if subject.artifact.header.config.get(name) != second.header.config.get(name)
+    }
+    if subject.artifact.header.seed != second.header.seed:
+        changed["seed"] = [subject.artifact.header.seed, second.header.seed]
+    return {"with": str(other), "settings": changed, **weights.compare(a, b)}

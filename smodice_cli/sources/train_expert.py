@@ -69,6 +69,7 @@ class Settings:
     anneal_from: float = 0.7  # of the run; from there the learning rate falls to a twentieth
     entropy_per_action: float = -1.0
     final_entropy_per_action: float = -1.5  # reached at the end: the data's policy needs less noise than exploration
+    noise: float = 1.0  # factor on the exported policy's standard deviation
     evaluations: int = 30
 
 
@@ -101,7 +102,7 @@ def train_expert(
     state_header = Header("training-state", STAGE, config, seed)
 
     def visit(step: int) -> None:
-        keeper.consider(policy_tensors(model), step)
+        keeper.consider(policy_tensors(model, settings.noise), step)
         _write(state_path(out), state_header, state_tensors(model))
 
     model.learn(steps, callback=_each_step(model, steps, settings, visit))
@@ -250,8 +251,8 @@ def _each_step(model: Any, steps: int, settings: Settings, visit: Callable[[int]
     return callback
 
 
-def policy_tensors(model: Any) -> Tensors:
-    """The actor of an SBX model as the project's policy tensors."""
+def policy_tensors(model: Any, noise: float = 1.0) -> Tensors:
+    """The actor of an SBX model as the project's policy tensors, its standard deviation times `noise`."""
     layers = model.policy.actor_state.params["params"]
     space = model.env.action_space
     obs_dim = model.env.observation_space.shape[0]
@@ -265,6 +266,7 @@ def policy_tensors(model: Any) -> Tensors:
         layer = layers[f"Dense_{index}"]
         tensors[f"{name}.weight"] = np.asarray(layer["kernel"]).T
         tensors[f"{name}.bias"] = np.asarray(layer["bias"])
+    tensors["log_std.bias"] = tensors["log_std.bias"] + np.log(noise)
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
 
 
@@ -279,7 +281,7 @@ def state_tensors(model: Any) -> Tensors:
         "temperature": model.ent_coef_state.params,
     }
     flat = {
-        f"{group}/{name}": np.ascontiguousarray(leaf)
+        f"{group}/{name}": np.array(leaf)
         for group, tree in trees.items()
         for name, leaf in flatten_dict(tree, sep="/").items()
     }

@@ -18,7 +18,7 @@ from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import State, adam, fit, prepare, row_sampler
+from smodice_cli.stages.trainer import State, adam, descend, fit, prepare, row_sampler
 
 STAGE = "train-policy"
 
@@ -47,7 +47,7 @@ def _work(job: Job, began: float) -> Header:
     log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
     optimisers = {"policy": adam(policy.parameters(), config.lr)}
     if config.entropy:
-        optimisers["temperature"] = adam(iter([log_temperature]), config.lr)
+        optimisers["temperature"] = adam([log_temperature], config.lr)
     states, actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
     weights = np.where(dataset.real_rows(), job.inputs["weights"].arrays["w"], 0.0)
     real = dataset.real_rows().astype(np.float64)
@@ -67,11 +67,7 @@ def _work(job: Job, began: float) -> Header:
             surplus = entropy.detach() + len(low)  # target entropy -|A|
             loss = loss - log_temperature.exp().detach() * entropy + log_temperature * surplus
             info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
-        for optimiser in optimisers.values():
-            optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        for optimiser in optimisers.values():
-            optimiser.step()
+        descend(loss, optimisers.values())
         if config.average:
             average(averaged, policy, config.average)
         return info

@@ -24,7 +24,7 @@ from smodice_cli.errors import DivergedError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
 from smodice_cli.stages import train_disc
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import State, adam, fit, prepare, row_sampler
+from smodice_cli.stages.trainer import State, adam, descend, fit, prepare, row_sampler
 
 STAGE = "train-value"
 BLOCK = 1 << 16  # rows per block when V is evaluated on the whole data set
@@ -162,11 +162,7 @@ def _train(
     def update(step: int) -> dict[str, Tensor]:
         starts = initial[torch.randint(len(initial), (config.initial_batch,), generator=generator)]
         loss, info = loss_on(sample(config.batch), starts)
-        for optimiser in optimisers.values():
-            optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        for optimiser in optimisers.values():
-            optimiser.step()
+        descend(loss, optimisers.values())
         return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}
 
     modules = {"value": value, "normaliser": normaliser}

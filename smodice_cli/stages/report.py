@@ -1,0 +1,366 @@
+"""report: finished runs as one self-contained page: results beside the paper's, curves, weights, how to reproduce."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smodice_cli import __version__, artifacts
+from smodice_cli.artifacts import Header
+from smodice_cli.config import SECTIONS
+from smodice_cli.console import console
+from smodice_cli.errors import InputError, SmodiceError
+from smodice_cli.inspect import figures, output, page, subject, views
+from smodice_cli.inspect.terminal import percent
+from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.stages import paper
+
+KINDS = ("disc", "value", "weights", "policy", "eval")
+SHOWN_PANELS = ("histogram", "lorenz", "density", "weight-map", "along")
+CURVES = (
+    ("disc", "auc", "discriminator: held-out AUC"),
+    ("disc", "loss", "discriminator: loss"),
+    ("value", "held_out", "value: held-out objective"),
+    ("value", "effective", "value: held-out effective sample"),
+    ("policy", "loss", "policy: loss"),
+)
+MOST_CURVES = 4
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One seed's chain: the headers by kind, with their places."""
+
+    folder: Path
+    places: dict[str, Path]
+    headers: dict[str, Header]
+
+    @property
+    def number(self) -> int:
+        return next(iter(self.headers.values())).seed
+
+    @property
+    def score(self) -> dict[str, Any] | None:
+        return artifacts.read_payload(self.places["eval"])["score"] if "eval" in self.places else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recipe's run: a dataset and the seeds trained on it."""
+
+    folder: Path
+    dataset: Header | None
+    dataset_path: Path | None
+    seeds: list[Seed]
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def env(self) -> str:
+        if self.dataset:
+            return self.dataset.config["env"]
+        return next((s.headers["policy"].metrics["env"] for s in self.seeds if "policy" in s.headers), "")
+
+    @property
+    def problem(self) -> str:
+        return paper.setting(self.env, self.dataset.config["expert"]) if self.dataset else ""
+
+    @property
+    def method(self) -> str:
+        value = next((seed.headers["value"] for seed in self.seeds if "value" in seed.headers), None)
+        if value is None:
+            return ""
+        config = value.config
+        if config.get("estimator") == "returns":
+            return "trajectory returns"
+        return f"{config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
+
+
+# --- finding ---------------------------------------------------------------------------------------------------------
+
+
+def collect(folders: Sequence[Path]) -> list[Run]:
+    """The runs in the folders named: run folders, folders of run folders, or one seed's folder."""
+    runs: list[Run] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder")
+        found = _runs_below(folder)
+        if not found:
+            raise InputError(f"{folder} holds no results", "smodice run RECIPE --out DIR makes some")
+        runs += found
+    return runs
+
+
+def _runs_below(folder: Path) -> list[Run]:
+    chains = [seed for path in _seed_folders(folder) if (seed := _seed(path))]
+    grouped: dict[Path, list[Seed]] = {}
+    for seed in chains:
+        home = seed.folder.parent if seed.folder.name.startswith("seed") else seed.folder
+        grouped.setdefault(home, []).append(seed)
+    return [_run(home, sorted(seeds, key=lambda s: s.number)) for home, seeds in sorted(grouped.items())]
+
+
+def _seed_folders(folder: Path) -> list[Path]:
+    named = ("disc.safetensors", "value.safetensors", "policy.safetensors", "eval.json")
+    return sorted({path.parent for name in named for path in folder.rglob(name)})
+
+
+def _seed(folder: Path) -> Seed | None:
+    names = {kind: f"{kind}.safetensors" for kind in ("disc", "value", "policy")}
+    names |= {"weights": "weights.h5", "eval": "eval.json"}
+    places, headers = {}, {}
+    for kind in KINDS:
+        path = folder / names[kind]
+        if not path.is_file():
+            continue
+        try:
+            header = artifacts.read_header(path)
+        except SmodiceError as error:
+            console.warn(f"{error.message}: left out")
+            continue
+        if header.kind == kind:
+            places[kind], headers[kind] = path, header
+    return Seed(folder, places, headers) if headers else None
+
+
+def _run(folder: Path, seeds: list[Seed]) -> Run:
+    for seed in seeds:
+        for kind, header in seed.headers.items():
+            if "dataset" not in header.inputs:
+                continue
+            path = Path(os.path.normpath(seed.places[kind].parent / header.inputs["dataset"].path))
+            try:
+                dataset = artifacts.read_header(path)
+            except SmodiceError:
+                continue
+            if dataset.digest == header.inputs["dataset"].digest:
+                return Run(folder, dataset, path, seeds)
+    return Run(folder, None, None, seeds)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def result(run: Run) -> dict[str, Any]:
+    """One line of the results: scores over seeds, the paper's beside them, health of the weights, time."""
+    scores = [score for seed in run.seeds if (score := seed.score)]
+    normalized = np.array([score["normalized"] for score in scores])
+    healthy = [seed.headers["weights"].metrics for seed in run.seeds if "weights" in seed.headers]
+    seconds = [sum(h.seconds for k, h in seed.headers.items() if k != "weights") for seed in run.seeds]
+    text, number = paper.score(run.env, run.problem)
+    found: dict[str, Any] = {
+        "run": run.name,
+        "task": run.env,
+        "problem": run.problem,
+        "method": run.method,
+        "seeds": [seed.number for seed in run.seeds],
+        "score": float(normalized.mean()) if len(normalized) else None,
+        "score_std": float(normalized.std(ddof=1)) if len(normalized) > 1 else None,
+        "paper": number,
+        "paper_says": text,
+        "effective_share": float(np.mean([h["effective_share"] for h in healthy])) if healthy else None,
+        "seconds": float(np.mean(seconds)),
+    }
+    success = [score["success_rate"] for score in scores if "success_rate" in score]
+    if success:
+        found["success_rate"] = float(np.mean(success))
+    found["per_seed"] = {str(seed.number): score["normalized"] if (score := seed.score) else None for seed in run.seeds}
+    return found
+
+
+def spread_of(run: Run, kind: str, name: str) -> dict[str, list[float]] | None:
+    """A logged figure over the seeds: mean, lowest and highest at the steps that all of them logged."""
+    found = []
+    for seed in run.seeds:
+        if kind in seed.places:
+            steps, values = subject.curve(subject.read_log(subject.log_path(seed.places[kind], kind)), name)
+            if steps:
+                found.append(dict(zip(steps, values, strict=True)))
+    if not found:
+        return None
+    common = sorted(set.intersection(*(set(one) for one in found)))
+    if len(common) < 2:
+        return None
+    table = np.array([[one[step] for step in common] for one in found])
+    lines = {"mean": table.mean(axis=0), "low": table.min(axis=0), "high": table.max(axis=0)}
+    return {"steps": common, **{key: line.tolist() for key, line in lines.items()}}
+
+
+def commands(run: Run) -> list[str]:
+    """The command lines that make every artifact of the run again."""
+    lines = []
+    if run.dataset and run.dataset_path:
+        config = run.dataset.config
+        words = ["smodice", "build-dataset", "--env", config["env"]]
+        words += [word for text in config["offline"] for word in ("--offline", text)]
+        words += [word for text in config["expert"] for word in ("--expert", text)]
+        words += ["--expert-dims", config["expert_dims"]] if config.get("expert_dims") else []
+        words += ["--absorbing"] if config.get("absorbing") else []
+        lines.append(shlex.join([*words, *_seed_flag(run.dataset), "--out", str(run.dataset_path)]))
+    inputs = {"disc": "--data", "value": "--disc", "policy": "--value", "eval": "--policy"}
+    before = {"disc": "", "value": "disc", "policy": "value", "eval": "policy"}
+    for seed in run.seeds:
+        for kind, flag in inputs.items():
+            if kind not in seed.headers:
+                continue
+            given = seed.folder / f"{before[kind]}.safetensors" if before[kind] else run.dataset_path
+            stage = kind if kind == "eval" else f"train-{kind}"
+            words = ["smodice", stage, flag, str(given or "dataset.h5"), *_seed_flag(seed.headers[kind])]
+            lines.append(shlex.join([*words, *_changed(kind, seed.headers[kind]), "--out", str(seed.places[kind])]))
+    return lines
+
+
+def _seed_flag(header: Header) -> list[str]:
+    return ["--seed", str(header.seed)] if header.seed else []
+
+
+def _changed(section: str, header: Header) -> list[str]:
+    """Settings that are not this version's defaults."""
+    defaults = {field.name: field.default for field in fields(SECTIONS[section])}
+    words: list[str] = []
+    for name, value in header.config.items():
+        if name in defaults and value != defaults[name]:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            words += ["--set", f"{name}={text}"]
+    return words
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def report(folders: Sequence[Path], html: Path) -> dict[str, Any]:
+    """Write the page; returns the results as data."""
+    runs = collect(folders)
+    results = [result(run) for run in runs]
+    body = [f"<h1>SMODICE: {len(runs)} run{'s' * (len(runs) > 1)}</h1>", _provenance(runs), _results(results)]
+    with console.progress("report", len(runs)) as bar:
+        for number, (run, found) in enumerate(zip(runs, results, strict=True)):
+            body.append(_run_section(run, found))
+            bar.update(number + 1)
+    output.write(html, page.document("SMODICE report", "\n".join(body)))
+    return {"html": str(html), "bytes": html.stat().st_size, "runs": results}
+
+
+def _provenance(runs: list[Run]) -> str:
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for seed in run.seeds:
+            for header in seed.headers.values():
+                for name, version in header.versions.items():
+                    versions.setdefault(name, set()).add(version)
+    made = ", ".join(f"{name} {' / '.join(sorted(found))}" for name, found in sorted(versions.items()))
+    rows: list[list[page.Cell]] = []
+    for run in runs:
+        if run.dataset:
+            size = int(run.dataset.metrics["rows"])
+            sources = ", ".join(
+                [*run.dataset.config["offline"], *(f"expert {e}" for e in run.dataset.config["expert"])]
+            )
+            rows.append([run.name, sources, (f"{size:,}", size), run.dataset.digest[:12]])
+        else:
+            rows.append([run.name, "the dataset is not there, or has changed since", "", ""])
+    table = page.table(["run", "data", "transitions", "digest"], rows)
+    return (
+        f'<section id="provenance"><h2>Provenance</h2><p>Page written by smodice {__version__}. Artifacts made with: '
+        f"{escape(made)}.</p>{table}</section>"
+    )
+
+
+def _results(results: list[dict[str, Any]]) -> str:
+    columns = ["task", "problem", "method", "seeds", "score", "paper", "success", "effective sample", "minutes", "run"]
+    rows: list[list[page.Cell]] = []
+    for found in results:
+        score: page.Cell = ""
+        if found["score"] is not None:
+            spread = f" ± {found['score_std']:.1f}" if found["score_std"] is not None else ""
+            score = (f"{found['score']:.1f}{spread}", found["score"])
+        said: page.Cell = (found["paper_says"], found["paper"]) if found["paper"] is not None else found["paper_says"]
+        success, share = found.get("success_rate"), found["effective_share"]
+        rows.append(
+            [
+                found["task"],
+                found["problem"],
+                found["method"],
+                (f"{len(found['seeds'])}", len(found["seeds"])),
+                score,
+                said,
+                "" if success is None else (f"{100 * success:.0f} %", success),
+                "" if share is None else (percent(share), share),
+                (f"{found['seconds'] / 60:.1f}", found["seconds"]),
+                found["run"],
+            ]
+        )
+    note = (
+        "Scores are normalized: 0 is the random, 100 the expert reference; mean and deviation over seeds. The paper "
+        "trains three seeds for a million steps and evaluates ten episodes; it prints most scores as curves only."
+    )
+    return f'<section id="results"><h2>Results</h2>{page.table(columns, rows)}<p class="muted">{note}</p></section>'
+
+
+def _run_section(run: Run, found: dict[str, Any]) -> str:
+    parts = [f'<section class="run"><h2>{escape(run.name)}</h2>']
+    parts.append(
+        f'<p class="muted">{escape(run.env)}, imitation from {escape(run.problem or "?")}; {escape(run.method)}</p>'
+    )
+    panels = [panel] if (panel := curves_panel(run)) else []
+    views_of = next((seed for seed in run.seeds if "weights" in seed.places), None)
+    if views_of:
+        try:
+            opened = subject.open_subject(views_of.places["weights"])
+            view = views.describe(opened)
+            parts.append(page.verdict(view["verdict"]))
+            parts.append(f"<p>{escape(' '.join(figures.summary(view)))}</p>")
+            panels += [p for p in figures.panels(opened, view, views.Wish()) if p.key in SHOWN_PANELS]
+            if opened.missing:
+                parts.append(f'<p class="muted">Without its dataset: {escape(opened.missing)}</p>')
+        except SmodiceError as error:
+            parts.append(f'<p class="muted">{escape(error.message)}</p>')
+    if panels:
+        parts.append(page.pictures(panels))
+    if len(run.seeds) > 1:
+        rows: list[list[page.Cell]] = []
+        for seed in run.seeds:
+            score, health = seed.score, seed.headers["weights"].metrics if "weights" in seed.headers else {}
+            share = health.get("effective_share")
+            rows.append(
+                [
+                    str(seed.number),
+                    (f"{score['normalized']:.1f}", score["normalized"]) if score else "",
+                    (f"{score['mean_return']:.2f}", score["mean_return"]) if score else "",
+                    (percent(share), share) if share is not None else "",
+                ]
+            )
+        parts.append(f"<h3>Seeds</h3>{page.table(['seed', 'score', 'return', 'effective sample'], rows)}")
+    lines = escape("\n".join(commands(run)))
+    parts.append(f"<details><summary>Commands that make it again</summary><pre>{lines}</pre></details></section>")
+    return "\n".join(parts)
+
+
+def curves_panel(run: Run) -> Panel | None:
+    """What the stages logged, mean over seeds with the range between the lowest and the highest."""
+    found = [(title, line) for kind, name, title in CURVES if (line := spread_of(run, kind, name))][:MOST_CURVES]
+    if not found:
+        return None
+
+    def draw(figure: Any, theme: Theme) -> None:
+        axes = np.atleast_1d(figure.subplots(1, len(found)))
+        for index, (one, (title, line)) in enumerate(zip(axes, found, strict=True)):
+            style(one, theme, "step", "", title)
+            one.fill_between(line["steps"], line["low"], line["high"], color=theme.series[index], alpha=0.22, lw=0)
+            one.plot(line["steps"], line["mean"], color=theme.series[index], lw=1.6, label="mean")
+            one.locator_params(axis="x", nbins=4)
+        if len(run.seeds) > 1:
+            legend(axes[0], theme, loc="best")
+
+    many = f"Mean over {len(run.seeds)} seeds; the band is their range." if len(run.seeds) > 1 else "One seed."
+    return Panel("curves", "Learning curves", many, draw, wide=True)

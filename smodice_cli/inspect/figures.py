@@ -82,7 +82,8 @@ def _heading(figure: Any, theme: Theme, view: dict[str, Any]) -> None:
     line = f"{view['kind']} of {view['stage']}, seed {view['seed']}, digest {view['digest'][:12]}"
     if view["kind"] == "weights":
         line = f"{_settings(view['config'])}   ·   seed {view['seed']}   ·   digest {view['digest'][:12]}"
-        for height, text in zip((0.27, 0.04), summary(view), strict=False):
+        first, *more = summary(view)
+        for height, text in zip((0.27, 0.04), (f"{view['verdict']['level'].upper()} · {first}", *more), strict=False):
             figure.text(0.012, height, text, fontsize=10.5, color=theme.ink)
     figure.text(0.012, 0.50, line, fontsize=10, color=theme.muted)
 
@@ -96,13 +97,12 @@ def summary(view: dict[str, Any]) -> list[str]:
     """The card in a line, and what the labels say in another."""
     health = view["health"]
     parts = [
-        f"{view['verdict']['level'].upper()}",
         f"effective sample {percent(health['effective_share'])} of {health['rows']:,} rows",
         f"largest row {percent(health['largest_share'])}",
     ]
     if health["pareto_k"] is not None:
         parts.append(f"Pareto k {health['pareto_k']:.2f}")
-    lines = ["   ·   ".join(parts)]
+    lines = [" · ".join(parts)]
     if "auroc" in view.get("expert", {}):
         expert = view["expert"]
         share = f"{percent(expert['share'])} of the weight on {percent(expert['base_rate'])} of the rows"

@@ -14,6 +14,7 @@ from smodice_cli.inspect import output, terminal
 from smodice_cli.inspect.theme import DARK, LIGHT, Panel, Theme, as_png, render
 
 WIDTH, FULL_WIDTH, HEIGHT = 4.6, 9.6, 3.2  # inches of a panel and of a wide one
+LONG = 40  # letters beyond which a cell may break into lines
 
 
 def document(title: str, body: str) -> str:
@@ -36,9 +37,9 @@ def picture(panel: Panel) -> str:
     light, dark = (_data_url(panel, theme) for theme in (LIGHT, DARK))
     kind = ' class="wide"' if panel.wide else ""
     return (
-        f'<figure{kind} id="{escape(panel.key)}"><h3>{escape(panel.title)}</h3><picture>'
+        f'<figure{kind} id="{escape(panel.key)}"><h3>{escape(panel.title)}</h3><div class="scroll"><picture>'
         f'<source srcset="{dark}" media="(prefers-color-scheme: dark)">'
-        f'<img src="{light}" alt="{escape(panel.title)}: {escape(panel.caption)}" loading="lazy"></picture>'
+        f'<img src="{light}" alt="{escape(panel.title)}: {escape(panel.caption)}" ></picture></div>'
         f"<figcaption>{escape(panel.caption)}</figcaption></figure>"
     )
 
@@ -58,22 +59,29 @@ Cell = str | tuple[str, float]  # what is shown, or what is shown and what it is
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], sortable: bool = True) -> str:
     """A table that sorts by any column."""
+    kinds = [_kind([row[index] for row in rows]) for index in range(len(columns))]
     heads = "".join(
-        f'<th scope="col"><button type="button">{escape(name)}</button></th>'
-        if sortable
-        else f'<th scope="col">{escape(name)}</th>'
-        for name in columns
+        f'<th scope="col"{kind}>{f"<button type=button>{escape(name)}</button>" if sortable else escape(name)}</th>'
+        for name, kind in zip(columns, kinds, strict=True)
     )
     head = f"<thead><tr>{heads}</tr></thead>" if any(columns) else ""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row, kinds))}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable and head else ""
     return f'<div class="scroll"><table{kind}>{head}<tbody>{body}</tbody></table></div>'
 
 
-def _cell(cell: Cell) -> str:
+def _kind(cells: Sequence[Cell]) -> str:
+    """Columns of words stand left, those of long words may break."""
+    words = [cell for cell in cells if isinstance(cell, str) and cell[:1].isalpha()]
+    if not words:
+        return ""
+    return ' class="text long"' if max(map(len, words)) > LONG else ' class="text"'
+
+
+def _cell(cell: Cell, kind: str) -> str:
     if isinstance(cell, tuple):
-        return f'<td data-value="{cell[1]!r}">{escape(cell[0])}</td>'
-    return f"<td>{escape(cell)}</td>"
+        return f'<td{kind} data-value="{cell[1]!r}">{escape(cell[0])}</td>'
+    return f"<td{kind}>{escape(cell)}</td>"
 
 
 def verdict(found: dict[str, Any]) -> str:

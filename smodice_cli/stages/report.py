@@ -28,7 +28,7 @@ CURVES = (
     ("disc", "auc", "discriminator: held-out AUC"),
     ("disc", "loss", "discriminator: loss"),
     ("value", "held_out", "value: held-out objective"),
-    ("value", "effective", "value: held-out effective sample"),
+    ("value", "effective_share", "value: held-out effective sample"),
     ("policy", "loss", "policy: loss"),
 )
 MOST_CURVES = 4
@@ -242,16 +242,25 @@ def report(folders: Sequence[Path], html: Path) -> dict[str, Any]:
     """Write the page; returns the results as data."""
     runs = collect(folders)
     results = [result(run) for run in runs]
-    body = [f"<h1>SMODICE: {len(runs)} run{'s' * (len(runs) > 1)}</h1>", _provenance(runs), _results(results)]
+    names = _names(runs)
+    for found, name in zip(results, names, strict=True):
+        found["run"] = name
+    body = [f"<h1>SMODICE: {len(runs)} run{'s' * (len(runs) > 1)}</h1>", _provenance(runs, names), _results(results)]
     with console.progress("report", len(runs)) as bar:
-        for number, (run, found) in enumerate(zip(runs, results, strict=True)):
-            body.append(_run_section(run, found))
+        for number, run in enumerate(runs):
+            body.append(_run_section(run, names[number]))
             bar.update(number + 1)
     output.write(html, page.document("SMODICE report", "\n".join(body)))
     return {"html": str(html), "bytes": html.stat().st_size, "runs": results}
 
 
-def _provenance(runs: list[Run]) -> str:
+def _names(runs: list[Run]) -> list[str]:
+    """The folders' names; with their place where two are called the same."""
+    plain = [run.name for run in runs]
+    return [str(run.folder) if plain.count(run.name) > 1 else run.name for run in runs]
+
+
+def _provenance(runs: list[Run], names: list[str]) -> str:
     versions: dict[str, set[str]] = {}
     for run in runs:
         for seed in run.seeds:
@@ -260,15 +269,15 @@ def _provenance(runs: list[Run]) -> str:
                     versions.setdefault(name, set()).add(version)
     made = ", ".join(f"{name} {' / '.join(sorted(found))}" for name, found in sorted(versions.items()))
     rows: list[list[page.Cell]] = []
-    for run in runs:
+    for run, name in zip(runs, names, strict=True):
         if run.dataset:
             size = int(run.dataset.metrics["rows"])
             sources = ", ".join(
                 [*run.dataset.config["offline"], *(f"expert {e}" for e in run.dataset.config["expert"])]
             )
-            rows.append([run.name, sources, (f"{size:,}", size), run.dataset.digest[:12]])
+            rows.append([name, sources, (f"{size:,}", size), run.dataset.digest[:12]])
         else:
-            rows.append([run.name, "the dataset is not there, or has changed since", "", ""])
+            rows.append([name, "the dataset is not there, or has changed since", "", ""])
     table = page.table(["run", "data", "transitions", "digest"], rows)
     return (
         f'<section id="provenance"><h2>Provenance</h2><p>Page written by smodice {__version__}. Artifacts made with: '
@@ -307,8 +316,8 @@ def _results(results: list[dict[str, Any]]) -> str:
     return f'<section id="results"><h2>Results</h2>{page.table(columns, rows)}<p class="muted">{note}</p></section>'
 
 
-def _run_section(run: Run, found: dict[str, Any]) -> str:
-    parts = [f'<section class="run"><h2>{escape(run.name)}</h2>']
+def _run_section(run: Run, name: str) -> str:
+    parts = [f'<section class="run"><h2>{escape(name)}</h2>']
     parts.append(
         f'<p class="muted">{escape(run.env)}, imitation from {escape(run.problem or "?")}; {escape(run.method)}</p>'
     )
@@ -319,7 +328,7 @@ def _run_section(run: Run, found: dict[str, Any]) -> str:
             opened = subject.open_subject(views_of.places["weights"])
             view = views.describe(opened)
             parts.append(page.verdict(view["verdict"]))
-            parts.append(f"<p>{escape(' '.join(figures.summary(view)))}</p>")
+            parts.append(f"<p>{escape('; '.join(figures.summary(view)))}</p>")
             panels += [p for p in figures.panels(opened, view, views.Wish()) if p.key in SHOWN_PANELS]
             if opened.missing:
                 parts.append(f'<p class="muted">Without its dataset: {escape(opened.missing)}</p>')

@@ -145,14 +145,16 @@ def _train(
     sample = row_sampler(problem.probability * trains, generator)
     nu = normaliser["nu"] if config.normaliser else None
 
-    def loss_on(rows: Tensor, starts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def residual_on(rows: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         after = next_states[last[rows]]
         staying = rows >= dataset.rows
         before = torch.where(staying[:, None], after, states[rows.where(~staying, last[rows])])
         v, v_next, v0 = value(torch.cat([before.to(device), after.to(device), starts])).split(
             [len(rows), len(rows), len(starts)]
         )
-        residual = bellman_residual(reward[rows].to(device), v, v_next, discount[rows].to(device))
+        return bellman_residual(reward[rows].to(device), v, v_next, discount[rows].to(device)), v0
+
+    def loss_on(residual: Tensor, v0: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return value_loss(config.f, residual, v0, problem.gamma, problem.alpha, problem.cap, nu)
 
     optimisers = {"value": adam(value.parameters(), config.lr, config.weight_decay)}
@@ -161,7 +163,7 @@ def _train(
 
     def update(step: int) -> dict[str, Tensor]:
         starts = initial[torch.randint(len(initial), (config.initial_batch,), generator=generator)]
-        loss, info = loss_on(sample(config.batch), starts)
+        loss, info = loss_on(*residual_on(sample(config.batch), starts))
         descend(loss, optimisers.values())
         return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}
 
@@ -173,13 +175,21 @@ def _train(
 
     @torch.no_grad()
     def check(step: int) -> tuple[dict[str, float], bool]:
-        objective = float(loss_on(rows, watched_starts)[0])
+        residual, v0 = residual_on(rows, watched_starts)
+        objective = float(loss_on(residual, v0)[0])
+        xi = importance_weights(config.f, residual, problem.alpha, problem.cap, None if nu is None else float(nu))
+        shares = xi / xi.sum().clamp(min=1e-30)
+        health = {
+            "effective_share": float(1 / shares.square().sum().clamp(min=1e-30) / len(xi)) if xi.any() else 0.0,
+            "largest_share": float(shares.max()),
+            "mean_ratio": float(xi.mean()),
+        }
         record[1] += 1
         if objective < record[0]:
             record[0], record[1] = objective, 0.0
             for name, module in modules.items():
                 best[f"best_{name}"].load_state_dict(module.state_dict())
-        return {"held_out": objective}, bool(config.patience and record[1] >= config.patience)
+        return {"held_out": objective, **health}, bool(config.patience and record[1] >= config.patience)
 
     state = State({**modules, **best}, optimisers, generator, {"record": record})
     fit(
@@ -190,7 +200,7 @@ def _train(
         lr=config.lr,
         rates={"normaliser": NORMALISER_RATE},
         schedule=config.schedule,
-        shown=("loss", "v0", "held_out"),
+        shown=("loss", "held_out", "effective_share", "mean_ratio"),
         check=check if len(rows) else None,
     )
     if not len(rows):

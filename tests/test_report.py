@@ -1,0 +1,191 @@
+"""`smodice report`: its numbers against the score files, its commands against the artifacts, its page in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from conftest import ENV, EXPERT, OFFLINE, SMALL, refuse, succeed
+
+from smodice_cli import artifacts
+from smodice_cli.app import app
+from smodice_cli.stages import paper, report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+GROUP = typer.main.get_command(app)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two run folders: one with two seeds, another method with one."""
+    folder = tmp_path_factory.mktemp("runs")
+    few = ("--steps", "200", *SMALL)
+    succeed("build-dataset", "--env", ENV, "--offline", OFFLINE, "--expert", EXPERT, "--out", folder / "a/dataset.h5")
+    (folder / "b").mkdir()
+    shutil.copy(folder / "a/dataset.h5", folder / "b/dataset.h5")
+    for name, seed, f in (("a", "0", "kl"), ("a", "1", "kl"), ("b", "0", "chi2")):
+        place = folder / name / f"seed{seed}"
+        common = ("--seed", seed, *few)
+        succeed("train-disc", "--data", folder / name / "dataset.h5", "--out", place / "disc.safetensors", *common)
+        succeed("train-value", "--disc", place / "disc.safetensors", "--f", f, *common)
+        succeed("train-policy", "--value", place / "value.safetensors", *common)
+        evaluation = ("--policy", place / "policy.safetensors", "--episodes", "2", "--threads", "1", "--seed", seed)
+        succeed("eval", *evaluation)
+    return folder
+
+
+def test_results_equal_the_score_files(runs: Path, tmp_path: Path) -> None:
+    found = succeed("report", runs, "--html", tmp_path / "r.html", "--json").json
+    a, b = found["runs"]
+    assert [a["run"], b["run"]] == ["a", "b"]
+    scores = [json.loads((runs / f"a/seed{seed}/eval.json").read_text())["score"]["normalized"] for seed in (0, 1)]
+    assert a["score"] == pytest.approx(np.mean(scores))
+    assert a["score_std"] == pytest.approx(np.std(scores, ddof=1))
+    assert a["per_seed"] == {"0": scores[0], "1": scores[1]}
+    assert (a["seeds"], b["seeds"], b["score_std"]) == ([0, 1], [0], None)
+    assert a["paper"] == 80.0
+    shares = [artifacts.read_header(runs / f"a/seed{s}/weights.h5").metrics["effective_share"] for s in (0, 1)]
+    assert a["effective_share"] == pytest.approx(np.mean(shares))
+    assert a["method"].startswith("kl")
+    assert b["method"].startswith("chi2")
+    assert found["bytes"] == (tmp_path / "r.html").stat().st_size
+
+
+def test_curves_are_the_logs_with_their_spread(runs: Path) -> None:
+    run = report.collect([runs / "a"])[0]
+    line = report.spread_of(run, "policy", "loss")
+    assert line is not None
+    logs = [
+        {row["step"]: row["loss"] for row in map(json.loads, (runs / f"a/seed{s}/policy.log.jsonl").open())}
+        for s in (0, 1)
+    ]
+    for step, mean, low, high in zip(*line.values(), strict=True):
+        values = [log[step] for log in logs]
+        assert (mean, low, high) == pytest.approx((np.mean(values), min(values), max(values)))
+    assert report.spread_of(run, "policy", "no such figure") is None
+
+
+def test_its_commands_would_make_the_same_artifacts(runs: Path) -> None:
+    lines = report.commands(report.collect([runs / "b"])[0])
+    assert len(lines) == 5
+    for line in lines:
+        program, name, *words = shlex.split(line)
+        assert program == "smodice"
+        GROUP.commands[name].make_context(name, list(words))  # type: ignore[attr-defined]
+        outcome = succeed(name, *words, "--dry-run", "--json").json
+        assert outcome["status"] == "cached", (line, outcome)
+
+
+def test_the_page_stands_alone_and_is_small(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    succeed("report", runs / "a", runs / "b", "--html", page)
+    text = page.read_text()
+    assert not re.search(r"https?://|@import|<link[^>]+stylesheet|<script src", text)
+    assert text.count("<img ") == text.count("<source ") >= 8
+    assert "Provenance" in text
+    assert text.index('id="provenance"') < text.index('id="results"')
+    assert artifacts.read_header(runs / "a/dataset.h5").digest[:12] in text
+    assert "smodice train-value" in text
+    assert page.stat().st_size < 2 * 500_000  # ten runs stay below 5 MB
+    assert "Mean over 2 seeds" in text
+
+
+def test_bad_input_is_refused(runs: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "holds no results" in refuse(3, "report", empty, "--html", tmp_path / "r.html")
+    assert "not a folder" in refuse(3, "report", tmp_path / "absent", "--html", tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine")
+    refuse(5, "report", runs, "--html", mine)
+    refuse(2, "report", runs, "--html", tmp_path / "report.pdf")
+
+
+def test_an_unfinished_run_and_a_missing_dataset_are_shown_as_such(runs: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs / "b", tmp_path / "b"))
+    (copy / "dataset.h5").unlink()
+    (copy / "seed0/eval.json").unlink()
+    (copy / "seed0/policy.safetensors").write_bytes(b"broken")
+    outcome = succeed("report", copy, "--html", tmp_path / "r.html", "--json")
+    (found,) = outcome.json["runs"]
+    assert found["score"] is None
+    assert "left out" in outcome.stderr
+    assert "the dataset is not there" in (tmp_path / "r.html").read_text()
+
+
+def test_the_papers_scores_by_task() -> None:
+    assert paper.setting(ENV, [f"sim:{ENV}#success=300"]) == "examples"
+    assert paper.setting("ant", ["sim:ant-disabled-expert#traj=0"]) == "mismatched"
+    assert paper.setting("ant", ["sim:ant-expert#traj=0"]) == "observations"
+    assert paper.setting("hopper", ["d4rl:hopper-expert-v2#traj=0"]) == "observations"
+    assert paper.score(ENV, "examples") == ("80.0", 80.0)
+    assert paper.score("halfcheetah", "mismatched") == ("70.7 % below its own expert's", None)
+    assert paper.score("hopper", "observations") == ("", None)
+
+
+PROBE = """
+<script>
+addEventListener("load", function () {
+  var table = document.querySelector("#results table"), found = {};
+  var scores = function () {
+    return Array.prototype.map.call(table.tBodies[0].rows, function (row) { return row.cells[2].textContent; });
+  };
+  var button = table.tHead.rows[0].cells[2].querySelector("button");
+  found.before = scores();
+  button.click(); found.up = scores();
+  button.click(); found.down = scores();
+  found.sort = table.tHead.rows[0].cells[2].getAttribute("aria-sort");
+  var images = Array.prototype.slice.call(document.images);
+  found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  found.paper = getComputedStyle(document.body).backgroundColor;
+  found.overflow = document.documentElement.scrollWidth - innerWidth;
+  found.complete = images.every(function (image) { return image.complete; });
+  found.widths = images.map(function (image) { return image.naturalWidth; });
+  document.title = JSON.stringify(found);
+});
+</script>
+"""
+
+
+def browse(page: Path, width: int, *flags: str) -> tuple[dict, str]:
+    """Open a page in a real browser, run the probe in it; returns what it found and what the browser logged."""
+    probed = page.with_suffix(".probed.html")
+    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        quiet = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={profile}"]
+        command += [f"--window-size={width},900", "--enable-logging=stderr", *flags]
+        command += ["--dump-dom", probed.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    title = re.search(r"<title>(\{.*?\})</title>", done.stdout, re.DOTALL)
+    assert title, done.stderr[-2000:]
+    return json.loads(title[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
+def test_the_page_works_in_a_browser(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    succeed("report", runs, "--html", page)
+    desktop, logged = browse(page, 1280)
+    assert "CONSOLE" not in logged
+    assert desktop["complete"]
+    assert min(desktop["widths"]) > 300
+    assert desktop["up"] == sorted(desktop["before"])
+    assert desktop["down"] == sorted(desktop["before"], reverse=True)
+    assert desktop["sort"] == "descending"
+    assert desktop["overflow"] <= 0
+    phone, logged = browse(page, 390, "--blink-settings=preferredColorScheme=0")
+    assert "CONSOLE" not in logged
+    assert phone["dark"]
+    assert phone["paper"] != desktop["paper"]
+    assert phone["overflow"] <= 0  # tables scroll inside their own box, the page does not

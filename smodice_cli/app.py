@@ -117,7 +117,7 @@ def train_disc(
 def train_value(
     common: Common,
     disc: Annotated[Path, typer.Option(help="Discriminator artifact; it names its dataset.")],
-    f: Annotated[str | None, typer.Option(help="Divergence: kl | chi2 | soft-chi2 | chi2-untruncated.")] = None,
+    f: Annotated[str | None, typer.Option(help="Divergence: kl | chi2 | soft-chi2 | chi2-untruncated | auto.")] = None,
     gamma: Annotated[float | None, typer.Option(help="Discount, in (0, 1).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
 ) -> None:
@@ -252,6 +252,10 @@ def run(
         console.result({"plan": [r.summary() for r in planned]}, lines)
         return
     console.note(f"{data.path}: {data.status}")
+    if settings.get("value", {}).get("f") == "auto":
+        from smodice_cli.stages import select_f
+
+        settings = select_f.resolve(folder, settings, numbers[0], options)
     if len(numbers) == 1:
         pipeline.run_seed(folder, settings, numbers[0], options, eval_workers=cores())
     else:

@@ -1,11 +1,11 @@
-"""Commands that look at what runs left: status, inspect, report."""
+"""Commands that look at what runs left (status, inspect, report) and ahead of one (select-f)."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from smodice_cli.cli import LOOK, Debug, Json, Quiet, command
+from smodice_cli.cli import LOOK, MAX_SEED, Debug, DryRun, Force, Json, Preset, Quiet, Set, Source, command
 from smodice_cli.console import console, escape
 from smodice_cli.errors import UsageError
 
@@ -128,6 +128,54 @@ def report(
     ]
     console.table("", ["run", "task", "method", "seeds", "score", "paper"], rows)
     console.result(found, [f"[bold]written[/]  {escape(str(html))}  {found['bytes'] / 1e6:.2f} MB"])
+
+
+@command(
+    LOOK,
+    "select-f",
+    "smodice select-f pipelines/examples/pointmass-4direction.toml",
+    "smodice select-f pipelines/observations/hopper.toml --steps 2000 --candidates kl,chi2 --json",
+    "smodice run pipelines/observations/hopper.toml --set value.f=auto",
+)
+def select_f(
+    recipe: Annotated[Path, typer.Argument(help="Recipe (TOML), e.g. one from pipelines/.")],
+    candidates: Annotated[str, typer.Option(help="Divergences to compare.")] = "kl,chi2,soft-chi2",
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps of V for each; default 1000.")] = None,
+    policy_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the policies; default 600.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<recipe>.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = 0,
+    source: Source = "",
+    preset: Preset = "",
+    set: Set = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Choose the divergence offline: train the candidates briefly, watch the policy loss and the weights' health."""
+    from smodice_cli import artifacts, config
+    from smodice_cli.stages import select_f as stage
+    from smodice_cli.stages.runner import Options
+
+    names = stage.parse_candidates(candidates)
+    chosen = config.parse_assignments(set or [])
+    settings = config.merge(config.preset(preset), config.read_recipe(recipe, source), chosen)
+    for section in config.SECTIONS:
+        config.build(section, settings.get(section, {}))
+    folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
+    options = Options(force=force, dry_run=dry_run)
+    brief = {"candidates": names, "steps": steps, "policy_steps": policy_steps}
+    result = stage.for_recipe(folder, settings, seed, options, **brief)
+    if result.status == "would run":
+        console.result(result.summary(), [f"[bold]would run[/]  {escape(str(result.path))}  ({escape(result.reason)})"])
+        return
+    payload = artifacts.read_payload(result.path)
+    columns, rows = stage.table(payload)
+    console.table("", columns, rows)
+    best = f"recommended: [bold]{payload['recommended']}[/] ({escape(payload['why'])})"
+    picture = f"evidence: {escape(str(result.path))}, {escape(str(result.path.with_suffix('.png')))}"
+    console.result(result.summary() | payload, [best, picture])
 
 
 def _score(score: float | None) -> str:

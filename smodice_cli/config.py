@@ -56,7 +56,9 @@ class ValueConfig:
     """train-value: the Lagrangian value function on the Fenchel dual (Eq. 14) and its weights (Eq. 15)."""
 
     estimator: Literal["dual", "returns"] = setting("dual", "V on the dual, or TAILO's value-free trajectory weights")
-    f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated"] = setting("kl", "the divergence D_f(d || d^O)")
+    f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated", "auto"] = setting(
+        "kl", "the divergence D_f(d || d^O); auto asks select-f"
+    )
     gamma: float = setting(0.99, "discount", gt=0, lt=1)
     alpha: float = setting(0.25, "strength of the regulariser per step; 1 is the paper", gt=0)
     cap: float = setting(10_000.0, "bound on the ratio xi; 0 means none", ge=0)

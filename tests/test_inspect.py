@@ -145,6 +145,16 @@ def test_weights_that_are_no_numbers_are_counted_and_flagged(run: Path) -> None:
     assert "no row has any weight" in view["verdict"]["findings"][0]["text"]
 
 
+def test_mass_that_ends_is_no_fault_of_the_mean_ratio(run: Path) -> None:
+    like = artifacts.load(run / "weights.h5", "weights")
+    arrays = {name: np.array(array) for name, array in like.arrays.items()} | {"w": np.ones(3000)}
+    for terminal, level in (("zero", "green"), ("absorb", "red")):
+        config = {**like.header.config, "terminal": terminal}
+        header = Header("weights", "train-value", config, 0, metrics={"raw_mean": 0.4})
+        artifacts.write_hdf5(run / "ends.weights.h5", header, arrays)
+        assert succeed("inspect", run / "ends.weights.h5", "--json").json["verdict"]["level"] == level
+
+
 def test_the_card_shows_what_the_stage_recorded(run: Path) -> None:
     header = artifacts.read_header(run / "weights.h5")
     view = succeed("inspect", run / "weights.h5", "--json").json

@@ -137,13 +137,13 @@ PROBE = """
 addEventListener("load", function () {
   var table = document.querySelector("#results table"), found = {};
   var scores = function () {
-    return Array.prototype.map.call(table.tBodies[0].rows, function (row) { return row.cells[2].textContent; });
+    return Array.prototype.map.call(table.tBodies[0].rows, function (row) { return row.cells[4].textContent; });
   };
-  var button = table.tHead.rows[0].cells[2].querySelector("button");
+  var button = table.tHead.rows[0].cells[4].querySelector("button");
   found.before = scores();
   button.click(); found.up = scores();
   button.click(); found.down = scores();
-  found.sort = table.tHead.rows[0].cells[2].getAttribute("aria-sort");
+  found.sort = table.tHead.rows[0].cells[4].getAttribute("aria-sort");
   var images = Array.prototype.slice.call(document.images);
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   found.paper = getComputedStyle(document.body).backgroundColor;

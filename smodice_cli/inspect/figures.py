@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 HALF, FULL, HEIGHT = 5.4, 10.8, 3.7  # inches
 DECADES_SHOWN = 3  # of density that a state map resolves
 FINE_BINS = 48
+DRIFT = ("effective_share", "largest_share", "mean_ratio", "held_out")  # figures of the log that come first
+CLIP_TICKS = (1, 3, 10, 30, 100, 300, 1000)
 
 
 def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
@@ -39,7 +41,8 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
     number = wish.trajectory if wish.trajectory is not None else _heaviest(subject, w)
     found.append(trajectory_panel(number, weights.along_time(subject.artifact.arrays, number, subject.dataset)))
     if view.get("curves"):
-        found.append(other_figures.curves_panel(view["curves"], "The health of the weights over training"))
+        ordered = {name: view["curves"][name] for name in (*DRIFT, *view["curves"]) if name in view["curves"]}
+        found.append(other_figures.curves_panel(ordered, "The health of the weights over training"))
     found.append(what_if_panel(view["what_if"]))
     return found
 
@@ -60,7 +63,7 @@ def save_png(path: Path, shown: list[Panel], view: dict[str, Any]) -> Path:
             rows[-1].append(panel)
     strips = []
     for row in rows:
-        tall = 1.35 if row[0] is head else HEIGHT
+        tall = (1.35 if view["kind"] == "weights" else 0.85) if row[0] is head else HEIGHT
         images = [_pixels(panel, LIGHT, FULL if panel.wide else HALF, tall) for panel in row]
         if len(images) == 1 and not row[0].wide:
             images.append(np.full_like(images[0], 255))
@@ -124,7 +127,7 @@ def histogram_panel(found: dict[str, Any]) -> Panel:
             axes.stairs(np.array(entry["counts"]) / total, edges, color=colour, lw=1.8, label=name)
             axes.stairs(np.array(entry["counts"]) / total, edges, color=colour, alpha=0.18, fill=True)
             nothing = (entry["zero"] + entry["below"]) / total
-            if nothing:
+            if nothing > 0.005:
                 place = edges[0] - (3 + 1.4 * index) * step
                 axes.bar(place, nothing, 1.2 * step, color=colour)
                 text = f"{percent(nothing)} at or near 0"
@@ -265,6 +268,9 @@ def what_if_panel(found: dict[str, Any]) -> Panel:
         right.semilogx(x, 100 * np.array(y), "o-", color=theme.series[1], ms=4.5, lw=1.8)
         right.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
         right.minorticks_off()
+        left.set_xticks(CLIP_TICKS, [f"{tick:g}" for tick in CLIP_TICKS])
+        left.minorticks_off()
+        left.set_xlim(0.8, 1.25 * max([entry["cap"] for entry in found["clip"]], default=10.0))
         left.set_ylim(0, None)
 
     caption = "What clipping or flattening the weights would do to the effective sample size, without training again."

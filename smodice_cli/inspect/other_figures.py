@@ -67,6 +67,7 @@ def curves_panel(curves: dict[str, dict[str, list[float]]], title: str) -> Panel
             if len(steps) < 25:
                 axes[index].plot(steps, values, "o", color=theme.series[index], ms=3)
             axes[index].locator_params(nbins=4)
+            axes[index].ticklabel_format(useOffset=False)
 
     return Panel("curves", title, "What the stage logged while it trained.", draw)
 

@@ -9,6 +9,7 @@ from smodice_cli.console import escape
 from smodice_cli.inspect.diagnostics import LEVELS
 
 BAR = 28  # characters of the longest bar
+LINE = 100  # characters of a line of settings
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
 WORDS = {"green": "healthy", "yellow": "look closer", "red": "not fit to train on"}
@@ -81,15 +82,27 @@ def spark(values: Sequence[float], width: int = 40) -> str:
 def _heading(view: dict[str, Any]) -> list[Block]:
     facts = f"{view['kind']} of {view['stage']}, seed {view['seed']}, made in {view['seconds']:.1f} s"
     shown: list[Block] = [[f"[bold]{escape(view['path'])}[/]", f"{facts}, digest {view['digest'][:12]}"]]
-    settings = "  ".join(f"{name} [bold]{escape(str(value))}[/]" for name, value in view["config"].items())
-    if settings:
-        shown.append([f"[dim]settings[/]  {settings}"])
+    if view["config"]:
+        shown.append(_settings(view["config"]))
     if view["provenance"]:
         rows = [[entry["input"], entry["path"], entry["digest"][:12], entry["state"]] for entry in view["provenance"]]
         shown.append(Table("made from", ["input", "path", "digest", "state"], rows))
     if view["notes"]:
         shown.append([f"[yellow]note[/]  {escape(note)}" for note in view["notes"]])
     return shown
+
+
+def _settings(config: dict[str, Any]) -> list[str]:
+    """Settings side by side, in as many lines as they need."""
+    lines, width = ["[dim]settings[/]"], LINE
+    for name, value in config.items():
+        size = len(f"  {name} {value}")
+        if width + size > LINE:
+            lines.append("")
+            width = 0
+        lines[-1] += f"  {name} [bold]{escape(str(value))}[/]"
+        width += size
+    return lines
 
 
 def _curves(curves: dict[str, dict[str, list[float]]]) -> Table:

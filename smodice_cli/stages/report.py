@@ -286,7 +286,7 @@ def _provenance(runs: list[Run], names: list[str]) -> str:
 
 
 def _results(results: list[dict[str, Any]]) -> str:
-    columns = ["task", "problem", "method", "seeds", "score", "paper", "success", "effective sample", "minutes", "run"]
+    columns = ["run", "score", "paper", "task", "method", "seeds", "success", "effective sample", "minutes"]
     rows: list[list[page.Cell]] = []
     for found in results:
         score: page.Cell = ""
@@ -297,16 +297,15 @@ def _results(results: list[dict[str, Any]]) -> str:
         success, share = found.get("success_rate"), found["effective_share"]
         rows.append(
             [
-                found["task"],
-                found["problem"],
-                found["method"],
-                (f"{len(found['seeds'])}", len(found["seeds"])),
+                found["run"],
                 score,
                 said,
+                f"{found['task']} ({found['problem']})" if found["problem"] else found["task"],
+                found["method"],
+                (f"{len(found['seeds'])}", len(found["seeds"])),
                 "" if success is None else (f"{100 * success:.0f} %", success),
                 "" if share is None else (percent(share), share),
                 (f"{found['seconds'] / 60:.1f}", found["seconds"]),
-                found["run"],
             ]
         )
     note = (
@@ -368,6 +367,7 @@ def curves_panel(run: Run) -> Panel | None:
             one.fill_between(line["steps"], line["low"], line["high"], color=theme.series[index], alpha=0.22, lw=0)
             one.plot(line["steps"], line["mean"], color=theme.series[index], lw=1.6, label="mean")
             one.locator_params(axis="x", nbins=4)
+            one.ticklabel_format(useOffset=False)
         if len(run.seeds) > 1:
             legend(axes[0], theme, loc="best")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,13 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
     """Train V on the dataset that the discriminator names."""
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
+    if config.f == "auto":
+        from smodice_cli.stages import select_f  # which itself trains V
+
+        found = select_f.choose(disc, config, seed, options)
+        if found is None:
+            return Result(out, None, "would run", "value.f = auto: select-f runs first")
+        config = replace(config, f=found)
     return run(Job(STAGE, "value", out, config, seed, inputs, options, beside=(weights_path(out),)), _work)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
+from types import FrameType
 from typing import TypeVar
 
 Task = TypeVar("Task")
@@ -48,12 +49,21 @@ def ordered_map(function: Callable[[Task], Answer], tasks: Iterable[Task], worke
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment; processes started meanwhile inherit that and never see one, we do, afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold Ctrl-C back for a moment: an interrupt inside the pool's own locks would leave them taken for ever.
+
+    Processes started meanwhile inherit the mask and never see one. The mask alone does not protect this process: the
+    pool's threads may receive the signal, and Python then runs the handler here.
+    """
+    caught: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if caught and callable(handler):
+            handler(*caught[0])
 
 
 def _die_with_parent() -> None:

@@ -143,6 +143,14 @@ def wait_for(condition: Callable[[], object], timeout: float = 180) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_terminal_width() -> Iterator[None]:
+    """Parallel test workers inherit a terminal's width; output to a pipe is what the tests read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_simulation_process() -> Iterator[None]:
     """Few data are made sooner without further processes; that their number does not matter has a test of its own."""
     from smodice_cli.stages import build_dataset

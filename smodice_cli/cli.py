@@ -43,6 +43,13 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; `smodice settings` lists them. Repeatable."),
 ]
+Algo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="smodice | bc | bc-expert-only | td3bc | oril | sail | rce | demodice | demodice-sd; default smodice.",
+    ),
+]
 Preset = Annotated[str, typer.Option(help="Start from the settings of: paper | official.")]
 Source = Annotated[
     str, typer.Option(metavar="NAME", help="Take the recipe's [dataset.NAME] instead of its [dataset], e.g. d4rl.")
@@ -99,8 +106,8 @@ class Common:
             checkpoint_every=self.checkpoint_every,
         )
 
-    def build(self, section: str, source: str = "", **flags: Any) -> Any:
-        """The stage's config: defaults < preset < recipe < --set < flags."""
+    def build(self, section: str, source: str = "", algo: str | None = None, **flags: Any) -> Any:
+        """The stage's config: defaults < preset < recipe < what defines the algorithm < --set < flags."""
         from smodice_cli import config
 
         if source and not self.config:
@@ -109,8 +116,13 @@ class Common:
         given = {name: value for name, value in flags.items() if value is not None and value != ()}
         if self.steps is not None:
             given["steps"] = self.steps
-        chosen = config.parse_assignments(self.set or [], section)
-        merged = config.merge(config.preset(self.preset), recipe, chosen, {section: given})
+        chosen = config.merge(config.parse_assignments(self.set or [], section), {section: given})
+        named = recipe.get(config.RUN, {}).get("algo", [])
+        algo = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
+        config.check_algorithms(algo, "--algo")
+        if section == "policy":
+            config.refuse_unread(chosen[section], [algo])
+        merged = config.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
         return config.build(section, merged.get(section, {}))
 
 

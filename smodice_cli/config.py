@@ -1,6 +1,7 @@
 """Configuration as data: one frozen dataclass per stage, presets, TOML recipes and `--set`, merged in that order.
 
-A stage sees only its own section, so its cache key depends only on the settings it reads.
+A stage sees only its own section, so its cache key depends only on the settings it reads; of [policy], only on those
+that its algorithm reads. `[value.demodice]` holds what one algorithm of a recipe does otherwise than the others.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smodice_cli.errors import ConfigError, InputError, nearest
+from smodice_cli.methods import CLONING, METHODS, TD3, WEIGHTED, Algorithm
 
 
-def setting(default: Any, help: str, **limits: float) -> Any:
-    """A field with its meaning and limits (`gt`, `ge`, `lt`, `le`), shown by `smodice settings`."""
-    return field(default=default, metadata={"help": help, **limits})
+def setting(default: Any, help: str, *, algos: tuple[str, ...] = (), rare: bool = False, **limits: float) -> Any:
+    """A field with its meaning and limits (`gt`, `ge`, `lt`, `le`), shown by `smodice settings`.
+
+    `algos` names the algorithms that read it, where not all do; a `rare` one is stored only where it is not the default,
+    so that it leaves the artifacts of everybody else alone.
+    """
+    return field(default=default, metadata={"help": help, "algos": algos, "rare": rare, **limits})
 
 
 @dataclass(frozen=True)
@@ -30,15 +36,24 @@ class DatasetConfig:
 
     env: str = setting("", "environment the policy is for; `smodice envs` lists them")
     offline: tuple[str, ...] = setting((), "offline sources, e.g. sim:pointmass-4direction#50000")
-    expert: tuple[str, ...] = setting((), "expert sources: states only, actions are never read")
+    expert: tuple[str, ...] = setting((), "expert sources: states only, actions are not read")
     expert_dims: str = setting("", "state dimensions that expert and imitator share, e.g. 0:2 or 0,1,5")
     absorbing: bool = setting(False, "add an absorbing state (indicator dimension) that terminal rows lead to")
+    expert_actions: bool = setting(
+        False, "also read the expert's actions, which only demodice and bc-expert-only may see", rare=True
+    )
 
 
 @dataclass(frozen=True)
 class DiscConfig:
     """train-disc: R(s) = log d^E/d^O by a classifier (Eq. 9)."""
 
+    inputs: Literal["state", "state-action"] = setting(
+        "state", "what is told apart: states, or states with actions (demodice)", rare=True
+    )
+    loss: Literal["cross-entropy", "wasserstein"] = setting(
+        "cross-entropy", "Eq. 9, or the difference of means under the gradient penalty (sail)", rare=True
+    )
     steps: int = setting(4000, "gradient steps", gt=0)
     batch: int = setting(256, "expert states and offline states per step", gt=0)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
@@ -85,21 +100,37 @@ class ValueConfig:
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """train-policy: weighted behaviour cloning (Eq. 16)."""
+    """train-policy: weighted behaviour cloning (Eq. 16), or one of the paper's baselines."""
 
-    loss: Literal["nll", "mse"] = setting("mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)")
+    algo: Algorithm = setting("smodice", "how the policy is learned")
+    loss: Literal["nll", "mse"] = setting(
+        "mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)", algos=CLONING
+    )
     sampling: Literal["weights", "uniform"] = setting(
-        "weights", "draw rows from d* (in proportion to the weights), or uniformly and weight the loss"
+        "weights", "draw rows from d* (in proportion to the weights), or uniformly and weight the loss", algos=WEIGHTED
     )
     steps: int = setting(30_000, "gradient steps", gt=0)
     batch: int = setting(256, "transitions per step", gt=0)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
-    schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps")
+    schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps", algos=CLONING)
     average: float = setting(
-        0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
+        0.999,
+        "decay of the moving average of the weights that is kept; 0 keeps the last",
+        algos=CLONING,
+        ge=0,
+        lt=1,
     )
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
-    entropy: bool = setting(False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)")
+    entropy: bool = setting(
+        False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", algos=CLONING
+    )
+    gamma: float = setting(0.99, "discount of the critics", algos=TD3, gt=0, lt=1)
+    tau: float = setting(5e-3, "share of the networks that their targets take over", algos=TD3, gt=0, le=1)
+    policy_noise: float = setting(0.2, "deviation of the noise on the target's action", algos=TD3, ge=0)
+    noise_clip: float = setting(0.5, "bound on that noise", algos=TD3, ge=0)
+    policy_every: int = setting(2, "critic steps for each step of the policy and the targets", algos=TD3, gt=0)
+    bc_alpha: float = setting(2.5, "weight of the critic against cloning", algos=TD3, ge=0)
+    prior: float = setting(1.0, "weight of the inverse model's actions on the expert's transitions", algos=("sail",), ge=0)
 
 
 @dataclass(frozen=True)
@@ -154,12 +185,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 Settings = dict[str, dict[str, Any]]
+RUN = "run"  # the section that holds the top-level `algo` of a recipe
+BY_ALGORITHM = ("disc", "value", "policy")  # sections in which an algorithm may have its own
 
 
 def read_recipe(path: Path, source: str = "") -> Settings:
     """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first.
 
-    `[dataset.NAME]` is another choice of data: `source` NAME puts it over `[dataset]`, otherwise it is left out.
+    `algo = [...]` at the top says which algorithms are compared. `[dataset.NAME]` is another choice of data: `source`
+    NAME puts it over `[dataset]`, otherwise it is left out.
     """
     if not path.is_file():
         raise InputError(f"recipe {path} does not exist")
@@ -168,9 +202,10 @@ def read_recipe(path: Path, source: str = "") -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     base = preset(raw.pop("preset", ""))
+    algos = check_algorithms(raw.pop("algo", "smodice"), f"{path}: algo")
     for name, value in raw.items():
         if name not in SECTIONS:
-            raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset"]))
+            raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset", "algo"]))
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: '{name}' must be a section, [{name}]")
     data = raw.get("dataset", {})
@@ -178,7 +213,58 @@ def read_recipe(path: Path, source: str = "") -> Settings:
     if source and source not in choices:
         hint = nearest(source, list(choices)) if choices else "leave --source out"
         raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
-    return merge(base, raw, {"dataset": choices[source]} if source else {})
+    for name in BY_ALGORITHM:
+        for own in (key for key, value in raw.get(name, {}).items() if isinstance(value, dict)):
+            if own not in METHODS:
+                raise ConfigError(f"{path}: unknown algorithm in [{name}.{own}]", nearest(own, list(METHODS)))
+    refuse_unread(raw.get("policy", {}), algos)
+    return merge(base, raw, {"dataset": choices[source]} if source else {}, {RUN: {"algo": algos}})
+
+
+def check_algorithms(names: Any, where: str) -> list[str]:
+    """One algorithm or a list of them, each known and named once."""
+    found = [names] if isinstance(names, str) else names
+    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{where} must be a list of algorithms, e.g. [\"smodice\", \"bc\"]")
+    for name in found:
+        if name not in METHODS:
+            raise ConfigError(f"{where}: unknown algorithm '{name}'", nearest(name, list(METHODS)))
+    if len(set(found)) != len(found):
+        raise ConfigError(f"{where}: an algorithm is named twice")
+    return found
+
+
+def for_algorithm(algo: str, shared: Settings, chosen: Settings) -> Settings:
+    """The settings of one algorithm, without subsections: presets and recipe, then what defines the method, then the
+    recipe's own section of it, then what was chosen on the command line, last of all for this algorithm alone.
+
+    Settings of [policy] that it does not read, and that are there for the others, are left out.
+    """
+    layers = [_common(shared, algo), METHODS[algo].settings, _own(shared, algo), _common(chosen, algo)]
+    return merge(*layers, _own(chosen, algo), {"policy": {"algo": algo}})
+
+
+def _common(settings: Settings, algo: str) -> Settings:
+    plain = {
+        name: {key: value for key, value in section.items() if not isinstance(value, dict)}
+        for name, section in settings.items()
+        if name in SECTIONS
+    }
+    readers = {f.name: f.metadata["algos"] for f in dataclasses.fields(PolicyConfig)}
+    policy = plain.get("policy", {})
+    return plain | {"policy": {key: v for key, v in policy.items() if algo in (readers.get(key) or (algo,))}}
+
+
+def _own(settings: Settings, algo: str) -> Settings:
+    return {name: settings[name][algo] for name in BY_ALGORITHM if algo in settings.get(name, {})}
+
+
+def refuse_unread(policy: Mapping[str, Any], algos: Sequence[str]) -> None:
+    """Refuse a setting of [policy] that none of these algorithms reads."""
+    for f in dataclasses.fields(PolicyConfig):
+        readers = f.metadata["algos"]
+        if f.name in policy and readers and not set(readers) & set(algos):
+            raise ConfigError(f"policy.{f.name} is not read by {', '.join(algos)}", f"only by {', '.join(readers)}")
 
 
 def preset(name: str) -> Settings:
@@ -189,28 +275,36 @@ def preset(name: str) -> Settings:
 
 
 def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Later layers win, key by key."""
+    """Later layers win, key by key, in the subsections of algorithms too."""
     merged: Settings = {}
     for layer in layers:
         for section, values in layer.items():
-            merged.setdefault(section, {}).update(values)
+            target = merged.setdefault(section, {})
+            for key, value in values.items():
+                target[key] = {**target.get(key, {}), **value} if isinstance(value, dict) else value
     return merged
 
 
 def parse_assignments(assignments: Sequence[str], section: str | None = None) -> Settings:
-    """`value.gamma=0.98` (or `gamma=0.98` where one section is meant) as settings; values are TOML."""
+    """`value.gamma=0.98` (or `gamma=0.98` where one section is meant) as settings; values are TOML.
+
+    `policy.td3bc.steps=1000` is for one algorithm.
+    """
     settings: Settings = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, e.g. --set value.gamma=0.98")
         where, dot, key = name.strip().rpartition(".")
-        where = where if dot else (section or "")
+        where, _, algo = (where if dot else (section or "")).partition(".")
         if where not in SECTIONS:
             raise ConfigError(f"--set {text}: unknown section '{where}'", nearest(where, list(SECTIONS)))
         if section and where != section:
             raise ConfigError(f"--set {text}: this stage reads only [{section}]")
-        settings.setdefault(where, {})[key] = _toml_value(value.strip())
+        if algo and (algo not in METHODS or where not in BY_ALGORITHM):
+            raise ConfigError(f"--set {text}: unknown algorithm '{algo}'", nearest(algo, list(METHODS)))
+        target = settings.setdefault(where, {})
+        (target.setdefault(algo, {}) if algo else target)[key] = _toml_value(value.strip())
     return settings
 
 
@@ -231,6 +325,8 @@ def build(section: str, values: Mapping[str, Any]) -> Any:
         if key not in fields:
             raise ConfigError(f"unknown setting '{section}.{key}'", nearest(key, list(fields)))
         checked[key] = _check(f"{section}.{key}", value, hints[key], fields[key].metadata)
+    if section == "policy":
+        refuse_unread(checked, [checked.get("algo", "smodice")])
     return cls(**checked)
 
 
@@ -265,8 +361,13 @@ def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """A config as plain JSON values, as it is stored in headers."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """A config as plain JSON values, as it is stored in headers: without what its algorithm does not read."""
+    values = json.loads(json.dumps(dataclasses.asdict(config)))
+    for f in dataclasses.fields(config):
+        readers, rare = f.metadata.get("algos"), f.metadata.get("rare")
+        if (readers and config.algo not in readers) or (rare and values[f.name] == f.default):
+            del values[f.name]
+    return values
 
 
 def describe(section: str) -> list[tuple[str, str, str]]:
@@ -276,5 +377,6 @@ def describe(section: str) -> list[tuple[str, str, str]]:
         default = json.dumps(f.default) if not isinstance(f.default, tuple) else "[]"
         hint = typing.get_type_hints(SECTIONS[section])[f.name]
         choices = f" ({' | '.join(typing.get_args(hint))})" if typing.get_origin(hint) is Literal else ""
-        rows.append((f"{section}.{f.name}", default, f.metadata["help"] + choices))
+        readers = f"; {', '.join(f.metadata['algos'])} only" if f.metadata["algos"] else ""
+        rows.append((f"{section}.{f.name}", default, f.metadata["help"] + choices + readers))
     return rows

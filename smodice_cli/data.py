@@ -63,9 +63,13 @@ class Transitions:
 
         A final state that the data do not hold repeats the one before it (see `sources.recorded`) and is left out.
         """
-        ends = self.offsets[1:]
-        ends = ends[(self.next_observations[ends - 1] != self.observations[ends - 1]).any(axis=1)]
+        ends = self.offsets[1:][self.final_states_held()]
         return np.insert(self.observations, ends, self.next_observations[ends - 1], axis=0)
+
+    def final_states_held(self) -> np.ndarray:
+        """Which episodes' final states the data hold."""
+        last = self.offsets[1:] - 1
+        return (self.next_observations[last] != self.observations[last]).any(axis=1)
 
 
 def concatenate(blocks: Sequence[Transitions]) -> Transitions:
@@ -231,6 +235,39 @@ class Dataset:
     @property
     def offsets(self) -> np.ndarray:
         return self.arrays["episode_offsets"]
+
+    @property
+    def has_expert_actions(self) -> bool:
+        return "expert/actions" in self.arrays
+
+    def offline_inputs(self, inputs: str, rows: slice | np.ndarray) -> np.ndarray:
+        """What a discriminator sees of these rows: the states, or the states beside the actions."""
+        states = self.arrays["observations"][rows]
+        return states if inputs == "state" else np.concatenate([states, self.arrays["actions"][rows]], axis=1)
+
+    def expert_inputs(self, inputs: str) -> np.ndarray:
+        """The same of the expert; a trajectory's final state has no action and is no pair."""
+        if inputs == "state":
+            return self.arrays["expert/observations"]
+        return np.concatenate(self.expert_pairs(), axis=1)
+
+    def expert_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The expert's states and the actions taken in them; there must be some."""
+        if not self.has_expert_actions:
+            raise InputError(
+                "this dataset holds no expert actions: imitation from observations never reads them",
+                "to give them to demodice or bc-expert-only, build the dataset with --set expert_actions=true",
+            )
+        return self.arrays["expert/observations"][self.arrays["expert/action_rows"]], self.arrays["expert/actions"]
+
+    def expert_transitions(self) -> tuple[np.ndarray, np.ndarray]:
+        """The expert's states and next states; none where it is given as single or partial states."""
+        states = self.arrays["expert/observations"]
+        whole = states.shape[1] == self.arrays["observations"].shape[1] and "expert/offsets" in self.arrays
+        before = np.ones(len(states), bool)
+        before[self.arrays["expert/offsets"][1:] - 1 if whole else slice(None)] = False
+        rows = np.flatnonzero(before)
+        return states[rows], states[rows + 1]
 
     def initial_observations(self) -> np.ndarray:
         """The first state of every episode: samples of mu_0."""

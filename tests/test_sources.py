@@ -439,10 +439,12 @@ def test_compressed_chunks_read_like_plain_columns(tmp_path: Path, monkeypatch: 
 def test_drawn_states_are_the_files_own_and_no_more_than_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_d4rl(tmp_path / "log.hdf5", episodes=30, length=20)
     monkeypatch.setattr(recorded, "BLOCK_ROWS", 100)
-    drawn, returns = specs.expert_states(specs.parse(f"file:{path}#states=50"), HOPPER, 0, 1)
+    found = specs.expert_states(specs.parse(f"file:{path}#states=50"), HOPPER, 0, 1)
+    drawn = found.states
     everything = rows_of(f"file:{path}", HOPPER).states()
     assert drawn.shape == (50, 11)
-    assert not returns
+    assert not found.returns
+    assert not len(found.lengths)
     assert len({state.tobytes() for state in drawn} & {state.tobytes() for state in everything}) == 50
     with pytest.raises(InputError, match="has only 630 such states"):
         specs.expert_states(specs.parse(f"file:{path}#states=5000"), HOPPER, 0, 1)

@@ -96,6 +96,11 @@ class TanhGaussianPolicy(nn.Module):
         features = self.body(self.normaliser(states))
         return self.mean(features).clamp(-MEAN_CLIP, MEAN_CLIP), self.log_std(features).clamp(*LOG_STD_CLIP)
 
+    def mode(self, states: Tensor) -> Tensor:
+        """tanh(mean): the deterministic action in [-1, 1]."""
+        features = self.body(self.normaliser(states))
+        return torch.tanh(self.mean(features).clamp(-MEAN_CLIP, MEAN_CLIP))
+
     def unit(self, actions: Tensor) -> Tensor:
         """Environment actions mapped to [-1, 1]."""
         return 2 * (actions - self.action_low) / (self.action_high - self.action_low) - 1

@@ -101,8 +101,9 @@ def disc_view(subject: Subject) -> dict[str, Any]:
     if dataset is None:
         return {}
     rows = sample_rows(dataset)
-    offline = disc_logits(subject, dataset["observations"][rows], whole=True)
-    expert = disc_logits(subject, dataset["expert/observations"])
+    inputs = subject.artifact.header.config.get("inputs", "state")
+    offline = disc_logits(subject, dataset.offline_inputs(inputs, rows), whole=True)
+    expert = disc_logits(subject, dataset.expert_inputs(inputs))
     both = np.concatenate([expert, offline])
     source = dataset.source_of_row()[rows]
     groups = {"expert states": expert}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -244,11 +244,24 @@ def _episode_range(stream: Iterator[Transitions], first: int, last: int, spec: S
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
-def expert_states(spec: Spec, env: str, seed: int, workers: int) -> tuple[np.ndarray, list[float]]:
-    """The states an expert source selects, and the returns of its trajectories where it selects whole ones."""
-    stream = episodes(spec, env, seed, workers, states_only=True)
+@dataclass(frozen=True)
+class ExpertStates:
+    """The states an expert source selects; of whole trajectories also their lengths, returns and, if wanted, actions."""
+
+    states: np.ndarray
+    lengths: np.ndarray  # states of each trajectory; none for states drawn one by one
+    returns: list[float]
+    actions: np.ndarray | None = None
+    action_rows: np.ndarray | None = None  # the states the actions were taken in
+
+
+def expert_states(spec: Spec, env: str, seed: int, workers: int, *, actions: bool = False) -> ExpertStates:
+    """What an expert source selects."""
+    if actions and spec.selection in STATE_SELECTIONS:
+        raise InputError(f"expert source '{spec.text}' selects single states, which have no actions")
+    stream = episodes(spec, env, seed, workers, states_only=not actions)
     if spec.selection not in STATE_SELECTIONS:
-        return _trajectories(stream)
+        return _trajectories(stream, actions)
     pick: Callable[[Transitions], np.ndarray] = Transitions.states
     if spec.selection == "success":
         passes = registry.success(env)
@@ -258,16 +271,28 @@ def expert_states(spec: Spec, env: str, seed: int, workers: int) -> tuple[np.nda
             states = block.states()
             return states[passes(states)]
 
-    return _draw(stream, pick, spec, np.random.default_rng([seed, 1])), []
+    drawn = _draw(stream, pick, spec, np.random.default_rng([seed, 1]))
+    return ExpertStates(drawn, np.empty(0, np.int64), [])
 
 
-def _trajectories(stream: Iterator[Transitions]) -> tuple[np.ndarray, list[float]]:
-    parts: list[np.ndarray] = []
+def _trajectories(stream: Iterator[Transitions], actions: bool) -> ExpertStates:
+    states: list[np.ndarray] = [np.empty((0, 0), np.float32)]
+    taken: list[np.ndarray] = []
     returns: list[float] = []
+    rows, held = [np.empty(0, np.int64)], [np.empty(0, bool)]
     for block in stream:
-        parts.append(block.states())
+        states.append(block.states())
         returns += np.add.reduceat(block.rewards, block.offsets[:-1], dtype=np.float64).tolist()
-    return (np.concatenate(parts) if parts else np.empty((0, 0), np.float32)), returns
+        rows.append(np.diff(block.offsets))
+        held.append(block.final_states_held())
+        if actions:
+            taken.append(block.actions)
+    steps, final = np.concatenate(rows), np.concatenate(held).astype(np.int64)
+    found = ExpertStates(np.concatenate(states[1:] or states), steps + final, returns)
+    if not taken:
+        return found
+    skipped = np.repeat(np.cumsum(final) - final, steps)  # final states of the trajectories before
+    return replace(found, actions=np.concatenate(taken), action_rows=np.arange(steps.sum()) + skipped)
 
 
 def _draw(

@@ -36,6 +36,8 @@ def build_dataset(out: Path, config: DatasetConfig, seed: int, options: Options)
         specs.check_offline(spec, config.env)
     for spec in expert:
         specs.check_expert(spec, config.env)
+        if config.expert_actions and (config.expert_dims or specs.body_of(spec) not in ("", config.env)):
+            raise UsageError(f"expert source '{spec.text}' is another body, whose actions are not the imitator's")
     files = specs.linked_files([*offline, *expert], out.parent, fetch=not options.dry_run)
     _check_files(offline, config.env)
     return run(Job(STAGE, "dataset", out, config, seed, options=options, files=files), _work)
@@ -55,7 +57,7 @@ def _work(job: Job, began: float) -> Header:
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
     notes: list[str] = []
-    expert, dims, demonstrated = _expert(job)
+    expert, extra, dims, demonstrated = _expert(job)
     with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}.", suffix=".tmp") as folder:
         with artifacts.writing(job.out):
             spool = Spool(Path(folder), env.obs_dim, env.act_dim, config.absorbing)
@@ -69,6 +71,7 @@ def _work(job: Job, began: float) -> Header:
             "expert/observations": expert[:, dims] if config.expert_dims else expert,
             "action_low": -limit,
             "action_high": limit,
+            **extra,
         }
         if config.absorbing and not config.expert_dims:
             arrays["expert/observations"] = np.pad(expert, ((0, 0), (0, 1)))
@@ -150,16 +153,17 @@ def _check_widths(spec: specs.Spec, env: registry.EnvSpec, **widths: int) -> Non
             raise InputError(f"{spec.text}: {what} have {width} dimensions, but {env.name} has {wanted}")
 
 
-def _expert(job: Job) -> tuple[np.ndarray, list[int], list[dict[str, Any]]]:
-    """The expert's states, the dimensions that are matched, and the sources of whole trajectories of the same body."""
+def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], list[dict[str, Any]]]:
+    """The expert's states, what else is stored of it, the matched dimensions, and sources of trajectories of this body."""
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
-    parts: list[np.ndarray] = []
+    parts: list[specs.ExpertStates] = []
     demonstrated: list[dict[str, Any]] = []
     for index, text in enumerate(config.expert):
         spec = specs.parse(text)
         seed = job.seed + 1000 * (index + 500)  # the expert's episodes are not the offline ones
-        states, found = specs.expert_states(spec, config.env, seed, cores())
+        found = specs.expert_states(spec, config.env, seed, cores(), actions=config.expert_actions)
+        states = found.states
         if not len(states):
             raise InputError(f"expert source '{text}' holds no states")
         if not np.isfinite(states).all():
@@ -170,10 +174,30 @@ def _expert(job: Job) -> tuple[np.ndarray, list[int], list[dict[str, Any]]]:
                 f"expert source '{text}' has {states.shape[1]} dimensions, the offline states {env.obs_dim}",
                 "name the dimensions they share, e.g. --expert-dims 0:2",
             )
-        parts.append(states)
-        if found and not config.expert_dims and specs.body_of(spec) in ("", config.env):
-            demonstrated.append(_described(spec, len(states), found))
-    if len({part.shape[1] for part in parts}) > 1:
+        if found.actions is not None:
+            _check_widths(spec, env, actions=found.actions.shape[1])
+            if not found.actions.size or not np.isfinite(found.actions).all():
+                raise InputError(f"expert source '{text}' holds no actions, or NaN or infinite ones")
+        parts.append(found)
+        if found.returns and not config.expert_dims and specs.body_of(spec) in ("", config.env):
+            demonstrated.append(_described(spec, len(states), found.returns))
+    if len({part.states.shape[1] for part in parts}) > 1:
         raise InputError("the expert sources differ in their number of dimensions")
-    dims = parse_dims(config.expert_dims, min(env.obs_dim, parts[0].shape[1]))
-    return np.concatenate(parts).astype(np.float32), dims, demonstrated
+    dims = parse_dims(config.expert_dims, min(env.obs_dim, parts[0].states.shape[1]))
+    states = np.concatenate([part.states for part in parts]).astype(np.float32)
+    return states, _expert_extra(parts, env), dims, demonstrated
+
+
+def _expert_extra(parts: list[specs.ExpertStates], env: registry.EnvSpec) -> dict[str, np.ndarray]:
+    """Where the expert's trajectories begin and end, if it is given as such, and its actions, if they were asked for."""
+    extra: dict[str, np.ndarray] = {}
+    if all(len(part.lengths) for part in parts):
+        lengths = np.concatenate([part.lengths for part in parts])
+        extra["expert/offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    actions = [part.actions for part in parts if part.actions is not None]
+    if actions:
+        starts = np.cumsum([0, *(len(part.states) for part in parts)])
+        rows = [start + part.action_rows for start, part in zip(starts, parts, strict=False) if part.action_rows is not None]
+        extra["expert/action_rows"] = np.concatenate(rows).astype(np.int64)
+        extra["expert/actions"] = np.clip(np.concatenate(actions), -env.act_limit, env.act_limit).astype(np.float32)
+    return extra

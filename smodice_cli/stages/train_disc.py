@@ -1,4 +1,7 @@
-"""train-disc: the state discriminator, whose logit is the reward R(s) = log d^E(s)/d^O(s)."""
+"""train-disc: the discriminator, whose logit is the reward R(s) = log d^E(s)/d^O(s).
+
+DemoDICE's looks at states with actions, R(s, a) = log d^E(s, a)/d^O(s, a); SAIL's is a Wasserstein critic of states.
+"""
 
 from __future__ import annotations
 
@@ -10,54 +13,83 @@ import torch
 from torch import Tensor
 
 from smodice_cli import artifacts
+from smodice_cli.algos import sail
 from smodice_cli.algos.nets import Discriminator, initialise
 from smodice_cli.algos.smodice import discriminator_loss, gradient_penalty
-from smodice_cli.artifacts import Header
+from smodice_cli.artifacts import Artifact, Header
 from smodice_cli.config import DiscConfig
 from smodice_cli.data import Dataset
+from smodice_cli.errors import ConfigError
 from smodice_cli.inspect.weights import auroc
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.trainer import State, adam, descend, fit, prepare
 
 STAGE = "train-disc"
+BLOCK = 1 << 16  # rows at a time when R is evaluated on the whole data set
 WATCHED = 8192  # held-out states on which the AUC is measured
 
 
 def train_disc(data: Path, out: Path, config: DiscConfig, seed: int, options: Options) -> Result:
     """Train the discriminator on a dataset artifact."""
+    if config.loss == "wasserstein" and (config.prior or not config.gradient_penalty):
+        raise ConfigError("disc.loss = wasserstein needs disc.gradient_penalty above 0 and disc.prior = 0")
     inputs = {"dataset": artifacts.load(data, "dataset")}
+    if config.inputs == "state-action":
+        Dataset.of(inputs["dataset"]).expert_pairs()  # says why, where there are none
     return run(Job(STAGE, "disc", out, config, seed, inputs, options), _work)
 
 
-def build(dataset: Dataset, config: DiscConfig | dict, generator: torch.Generator | None = None) -> Discriminator:
-    """A discriminator for this dataset, initialised if a generator is given."""
-    hidden = config["hidden"] if isinstance(config, dict) else config.hidden
-    mean, std = (torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std"))
-    disc = Discriminator(mean, std, dataset.dims, hidden)
+def inputs_of(disc: Artifact) -> str:
+    """What a discriminator artifact looks at."""
+    return disc.header.config.get("inputs", "state")
+
+
+def build(dataset: Dataset, hidden: int, inputs: str, generator: torch.Generator | None = None) -> Discriminator:
+    """A discriminator for this dataset, initialised if a generator is given; actions are scaled to [-1, 1]."""
+    mean, std, low, high = (
+        torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
+    )
+    dims = list(dataset.dims)
+    if inputs == "state-action":
+        dims += range(len(mean), len(mean) + len(low))
+        mean, std = torch.cat([mean, (low + high) / 2]), torch.cat([std, (high - low) / 2])
+    disc = Discriminator(mean, std, dims, hidden)
     if generator:
         initialise(disc, generator)
     return disc
+
+
+def load(artifact: Artifact, dataset: Dataset, device: torch.device) -> Discriminator:
+    """The discriminator of an artifact."""
+    disc = build(dataset, artifact.header.config["hidden"], inputs_of(artifact))
+    disc.load_state_dict(artifact.tensors())
+    return disc.to(device)
 
 
 def _work(job: Job, began: float) -> Header:
     config: DiscConfig = job.config
     dataset = Dataset.of(job.inputs["dataset"])
     generator, device = prepare(job)
-    disc = build(dataset, config, generator).to(device)
+    disc = build(dataset, config.hidden, config.inputs, generator).to(device)
     if config.freeze_first_layer:
         disc.body[0].requires_grad_(False)
     optimiser = adam(disc.parameters(), config.lr)
-    expert = torch.from_numpy(dataset["expert/observations"]).to(device)
-    offline = torch.from_numpy(dataset["observations"])
+    expert = torch.from_numpy(dataset.expert_inputs(config.inputs)).to(device)
     expert_rows, expert_watched = _split(len(expert), config.holdout, generator)
-    offline_rows, offline_watched = _split(len(offline), config.holdout, generator)
+    offline_rows, offline_watched = _split(dataset.rows, config.holdout, generator)
+
+    def offline(rows: Tensor) -> Tensor:
+        return disc.select(torch.from_numpy(dataset.offline_inputs(config.inputs, rows.numpy())).to(device))
 
     def update(step: int) -> dict[str, Tensor]:
         e = expert[expert_rows[torch.randint(len(expert_rows), (config.batch,), generator=generator)]]
         rows = offline_rows[torch.randint(len(offline_rows), (config.batch,), generator=generator)]
-        o = disc.select(offline[rows].to(device))
-        logits = disc(torch.cat([e, o]))
-        loss, info = discriminator_loss(logits[: config.batch], logits[config.batch :], config.prior)
+        o = offline(rows)
+        logits = disc(torch.cat([e, o])).split(config.batch)
+        if config.loss == "wasserstein":
+            loss, info = sail.wasserstein_loss(*logits)
+        else:
+            loss, info = discriminator_loss(*logits, config.prior)
         total = loss
         if config.gradient_penalty:
             mix = torch.rand((config.batch, 1), generator=generator).to(device)
@@ -66,7 +98,7 @@ def _work(job: Job, began: float) -> Header:
         return {"loss": loss.detach(), **{name: value.detach() for name, value in info.items()}}
 
     def check(step: int) -> tuple[dict[str, float], bool]:
-        states = torch.cat([expert[expert_watched], disc.select(offline[offline_watched].to(device))])
+        states = torch.cat([expert[expert_watched], offline(offline_watched)])
         with torch.no_grad():
             logits = disc(states).cpu().numpy()
         return {"auc": auroc(logits, np.arange(len(logits)) < len(expert_watched))}, False
@@ -78,7 +110,7 @@ def _work(job: Job, began: float) -> Header:
     with torch.no_grad():
         metrics = {
             "reward_expert": float(disc(expert).mean()),
-            "reward_offline": float(rewards(disc, dataset["observations"]).mean()),
+            "reward_offline": float(row_rewards(disc, dataset, config.inputs).mean()),
         } | (check(config.steps)[0] if watch else {})
     header = job.header(metrics=metrics, seconds=time.monotonic() - began)
     return artifacts.write_safetensors(job.out, header, disc.state_dict())
@@ -92,8 +124,12 @@ def _split(count: int, share: float, generator: torch.Generator) -> tuple[Tensor
 
 
 @torch.no_grad()
-def rewards(disc: Discriminator, states: np.ndarray, block: int = 1 << 16) -> Tensor:
-    """R(s) of every state, block by block."""
-    device = disc.dims.device
-    whole = torch.from_numpy(states)
-    return torch.cat([disc(disc.select(whole[i : i + block].to(device))) for i in range(0, len(whole), block)])
+def rewards(disc: Discriminator, inputs: np.ndarray) -> Tensor:
+    """R of states (or of states with actions)."""
+    return disc(disc.select(torch.from_numpy(inputs).to(disc.dims.device)))
+
+
+def row_rewards(disc: Discriminator, dataset: Dataset, inputs: str) -> Tensor:
+    """R of every row, block by block."""
+    blocks = (slice(start, start + BLOCK) for start in range(0, dataset.rows, BLOCK))
+    return torch.cat([rewards(disc, dataset.offline_inputs(inputs, rows)) for rows in blocks])

@@ -20,7 +20,7 @@ from smodice_cli.artifacts import Header, Link
 from smodice_cli.config import ValueConfig
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
-from smodice_cli.errors import DivergedError
+from smodice_cli.errors import ConfigError, DivergedError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
 from smodice_cli.stages import train_disc
 from smodice_cli.stages.runner import Job, Options, Result, run
@@ -36,6 +36,11 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
     """Train V on the dataset that the discriminator names."""
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
+    if train_disc.inputs_of(discriminator) != "state" and (config.terminal == "absorb" or config.estimator == "returns"):
+        raise ConfigError(
+            "a discriminator of states with actions gives an end state, where nobody acts, no reward",
+            "train-value --algo demodice, or --set terminal=zero with the dual",
+        )
     if config.f == "auto":
         from smodice_cli.stages import select_f  # which itself trains V
 
@@ -101,11 +106,10 @@ def _work(job: Job, began: float) -> Header:
     config: ValueConfig = job.config
     dataset = Dataset.of(job.inputs["dataset"])
     generator, device = prepare(job)
-    disc = train_disc.build(dataset, job.inputs["disc"].header.config)
-    disc.load_state_dict(job.inputs["disc"].tensors())
-    disc.to(device)
-    reward = train_disc.rewards(disc, dataset["observations"]).cpu().numpy()
-    end_reward = train_disc.rewards(disc, dataset["next_observations"][dataset.offsets[1:] - 1]).cpu().numpy()
+    disc, inputs = train_disc.load(job.inputs["disc"], dataset, device), train_disc.inputs_of(job.inputs["disc"])
+    reward = train_disc.row_rewards(disc, dataset, inputs).cpu().numpy()
+    ends = dataset["next_observations"][dataset.offsets[1:] - 1]
+    end_reward = train_disc.rewards(disc, ends).cpu().numpy() if inputs == "state" else np.zeros(len(ends))
     problem = pose(dataset, reward, end_reward, config)
     value, normaliser = build(dataset, config, generator)
     value.to(device)

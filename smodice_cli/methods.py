@@ -1,0 +1,57 @@
+"""The algorithms of the paper's comparison: what each starts from and which settings of earlier stages define it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Algorithm = Literal["smodice", "bc", "bc-expert-only", "td3bc", "oril", "sail", "rce", "demodice", "demodice-sd"]
+
+WEIGHTED = ("smodice", "demodice", "demodice-sd")  # cloning under the weights of train-value
+CLONING = (*WEIGHTED, "bc", "bc-expert-only")
+TD3 = ("td3bc", "oril", "sail", "rce")
+
+# DemoDICE as Kim et al. (2022) publish it: the KL dual of single transitions with strength 1 + alpha, alpha = 0.05,
+# V = 0 after a terminal row, and none of what we add to the dual (D6, D7, D9, D10, D13).
+_KIM: dict[str, Any] = {
+    "estimator": "dual",
+    "f": "kl",
+    "alpha": 1.05,
+    "cap": 0.0,
+    "normaliser": False,
+    "n_step": 1,
+    "sampling": "uniform",
+    "terminal": "zero",
+    "timeout": "bootstrap",
+    "schedule": "constant",
+    "scale": 1.0,
+    "holdout": 0.0,
+    "patience": 0,
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One algorithm: the artifact train-policy starts from, and the settings of train-disc and train-value it fixes."""
+
+    needs: Literal["data", "disc", "value"]
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    expert_actions: bool = False
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages between the dataset and the policy."""
+        return {"data": (), "disc": ("disc",), "value": ("disc", "value")}[self.needs]
+
+
+METHODS: dict[str, Method] = {
+    "smodice": Method("value"),
+    "bc": Method("data"),
+    "bc-expert-only": Method("data", expert_actions=True),
+    "td3bc": Method("data"),
+    "oril": Method("disc"),
+    "sail": Method("disc", {"disc": {"loss": "wasserstein"}}),
+    "rce": Method("data"),
+    "demodice": Method("value", {"disc": {"inputs": "state-action"}, "value": _KIM}, expert_actions=True),
+    "demodice-sd": Method("value", {"value": _KIM}),
+}

@@ -1,0 +1,91 @@
+"""How a policy learns: cloning under weights here, TD3+BC in `td3`.
+
+A learner is one gradient step with everything it changes; `train_policy` runs it, keeps it and writes its policy.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smodice_cli.algos.nets import TanhGaussianPolicy
+from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, policy_nll
+from smodice_cli.config import PolicyConfig
+from smodice_cli.data import Dataset
+from smodice_cli.stages.runner import Job
+from smodice_cli.stages.trainer import Update, adam, descend, row_sampler
+
+
+@dataclass(frozen=True)
+class Learner:
+    """One step and what it changes; `kept` is the policy that is written in the end."""
+
+    update: Update
+    kept: TanhGaussianPolicy
+    modules: dict[str, nn.Module]
+    optimisers: dict[str, torch.optim.Optimizer]
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    schedule: str = "constant"
+    shown: tuple[str, ...] = ("loss",)
+
+
+def cloned_rows(job: Job, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States, actions and weights that a cloning algorithm learns from.
+
+    smodice, demodice and demodice-sd take the weights of train-value, bc equal ones, bc-expert-only the expert's pairs.
+    """
+    if job.config.algo == "bc-expert-only":
+        states, actions = dataset.expert_pairs()
+        return states, actions, np.ones(len(states))
+    real = dataset.real_rows().astype(np.float64)
+    weights = real * job.inputs["weights"].arrays["w"] if "weights" in job.inputs else real
+    return dataset["observations"], dataset["actions"], weights
+
+
+def cloning(
+    job: Job, dataset: Dataset, policy: TanhGaussianPolicy, generator: torch.Generator, device: torch.device
+) -> Learner:
+    """Weighted behaviour cloning (Eq. 16; D8)."""
+    config: PolicyConfig = job.config
+    averaged = copy.deepcopy(policy)
+    log_temperature = nn.Parameter(torch.zeros((), device=device))
+    optimisers = {"policy": adam(policy.parameters(), config.lr)}
+    if config.entropy:
+        optimisers["temperature"] = adam([log_temperature], config.lr)
+    own_states, own_actions, weights = cloned_rows(job, dataset)
+    states, actions = torch.from_numpy(own_states), torch.from_numpy(own_actions)
+    real = np.ones(len(weights)) if len(weights) != dataset.rows else dataset.real_rows().astype(np.float64)
+    sample = row_sampler(weights if config.sampling == "weights" else real, generator)
+    row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
+
+    def update(step: int) -> dict[str, Tensor]:
+        rows = sample(config.batch)
+        w = row_weights[rows].to(device)
+        mu, log_std = policy(states[rows].to(device))
+        targets = policy.unit(actions[rows].to(device))
+        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
+        info = {"loss": loss.detach()}
+        if config.entropy:
+            noise = torch.randn(mu.shape, generator=generator).to(device)
+            entropy = policy_entropy(mu, log_std, noise)
+            surplus = entropy.detach() + mu.shape[1]  # target entropy -|A|
+            loss = loss - log_temperature.exp().detach() * entropy + log_temperature * surplus
+            info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
+        descend(loss, optimisers.values())
+        if config.average:
+            average(averaged, policy, config.average)
+        return info
+
+    return Learner(
+        update,
+        averaged if config.average else policy,
+        {"policy": policy, "averaged": averaged},
+        optimisers,
+        {"log_temperature": log_temperature.data},
+        config.schedule,
+        ("loss", "entropy") if config.entropy else ("loss",),
+    )

@@ -16,6 +16,7 @@ from smodice_cli.cli import (
     MAX_SEED,
     PIPELINE,
     TOOLS,
+    Algo,
     CheckpointEvery,
     Common,
     Debug,
@@ -96,16 +97,21 @@ def build_dataset(
     "train-disc",
     "smodice train-disc --data runs/pm/dataset.h5 --out runs/pm/disc.safetensors",
     "smodice train-disc --data runs/pm/dataset.h5 --set gradient_penalty=0 --seed 1",
+    "smodice train-disc --data runs/pm/dataset.h5 --algo sail --out runs/pm/sail.safetensors",
 )
 def train_disc(
-    common: Common, data: Annotated[Path, typer.Option(help="Dataset artifact from build-dataset.")]
+    common: Common,
+    data: Annotated[Path, typer.Option(help="Dataset artifact from build-dataset.")],
+    algo: Algo = None,
 ) -> None:
-    """Train the state discriminator, whose logit is R(s) = log d^E/d^O."""
+    """Train the state discriminator, whose logit is R(s) = log d^E/d^O (with --algo, another algorithm's)."""
     from smodice_cli.stages import train_disc as stage
 
     out = common.out or data.parent / "disc.safetensors"
-    result = stage.train_disc(data, out, common.build("disc"), common.seed, common.options())
-    report(result, f"smodice train-value --disc {out}")
+    config = common.build("disc", algo=algo)
+    result = stage.train_disc(data, out, config, common.seed, common.options())
+    own = f" --algo {algo}" if algo else ""
+    report(result, f"smodice {'train-policy' if algo in ('oril', 'sail') else 'train-value'} --disc {out}{own}")
 
 
 @command(
@@ -117,6 +123,7 @@ def train_disc(
 def train_value(
     common: Common,
     disc: Annotated[Path, typer.Option(help="Discriminator artifact; it names its dataset.")],
+    algo: Algo = None,
     f: Annotated[str | None, typer.Option(help="Divergence: kl | chi2 | soft-chi2 | chi2-untruncated | auto.")] = None,
     gamma: Annotated[float | None, typer.Option(help="Discount, in (0, 1).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
@@ -125,9 +132,10 @@ def train_value(
     from smodice_cli.stages import train_value as stage
 
     out = common.out or disc.parent / "value.safetensors"
-    config = common.build("value", f=f, gamma=gamma, alpha=alpha)
+    config = common.build("value", algo=algo, f=f, gamma=gamma, alpha=alpha)
     result = stage.train_value(disc, out, config, common.seed, common.options())
-    report(result, f"smodice inspect {stage.weights_path(out)} ; smodice train-policy --value {out}")
+    own = f" --algo {algo}" if algo else ""
+    report(result, f"smodice inspect {stage.weights_path(out)} ; smodice train-policy --value {out}{own}")
 
 
 @command(
@@ -135,22 +143,30 @@ def train_value(
     "train-policy",
     "smodice train-policy --value runs/pm/value.safetensors",
     "smodice train-policy --value runs/pm/value.safetensors --loss nll --sampling uniform",
+    "smodice train-policy --algo bc --data runs/pm/dataset.h5 --out runs/pm/bc.safetensors",
+    "smodice train-policy --algo oril --disc runs/pm/disc.safetensors --out runs/pm/oril.safetensors",
 )
 def train_policy(
     common: Common,
-    value: Annotated[Path, typer.Option(help="Value artifact; it names its weights and dataset.")],
+    algo: Algo = None,
+    value: Annotated[
+        Path | None, typer.Option(help="Value artifact, for smodice, demodice and demodice-sd; it names its weights.")
+    ] = None,
+    disc: Annotated[Path | None, typer.Option(help="Discriminator artifact, for oril and sail.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Dataset artifact, for bc, bc-expert-only, td3bc and rce.")] = None,
     loss: Annotated[str | None, typer.Option(help="nll | mse.")] = None,
     sampling: Annotated[str | None, typer.Option(help="weights (rows drawn from d*) | uniform.")] = None,
     entropy: Annotated[
         bool | None, typer.Option("--entropy/--no-entropy", help="Constrain the policy's entropy to -|A|.")
     ] = None,
 ) -> None:
-    """Clone the offline actions, weighted by the importance weights."""
+    """Clone the offline actions, weighted by the importance weights; with --algo, learn as a baseline does."""
     from smodice_cli.stages import train_policy as stage
 
-    out = common.out or value.parent / "policy.safetensors"
-    config = common.build("policy", loss=loss, sampling=sampling, entropy=entropy)
-    result = stage.train_policy(value, out, config, common.seed, common.options())
+    config = common.build("policy", algo=algo, loss=loss, sampling=sampling, entropy=entropy)
+    given = {"value": value, "disc": disc, "data": data}
+    out = common.out or stage.starting_point(config.algo, given).parent / "policy.safetensors"
+    result = stage.train_policy(given, out, config, common.seed, common.options())
     report(result, f"smodice eval --policy {out}")
 
 
@@ -212,9 +228,13 @@ def score_line(score: dict[str, Any]) -> str:
     "smodice run pipelines/examples/pointmass-4direction.toml",
     "smodice run pipelines/examples/pointmass-4direction.toml --seeds 0,1,2 --set value.f=kl --out runs/pm-kl",
     "smodice run pipelines/observations/hopper.toml --source d4rl",
+    "smodice run pipelines/comparison/pointmass-4direction.toml --algo smodice,oril --seeds 0,1,2",
 )
 def run(
     recipe: Annotated[Path, typer.Argument(help="Recipe (TOML), e.g. one from pipelines/.")],
+    algo: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Algorithms, e.g. smodice,bc,oril; default: the recipe's.")
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; several run in parallel processes.")] = "0",
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<recipe>.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; default: the cores.")] = None,
@@ -238,29 +258,31 @@ def run(
 
     numbers = parse_seeds(seeds)
     chosen = config.parse_assignments(set or [])
-    settings = config.merge(config.preset(preset), config.read_recipe(recipe, source), chosen)
-    for section in config.SECTIONS:
-        config.build(section, settings.get(section, {}))  # every value is checked before anything runs
+    shared = config.merge(config.preset(preset), config.read_recipe(recipe, source))
+    algos = config.check_algorithms(algo.split(",") if algo else shared[config.RUN]["algo"], "--algo")
+    settings = {name: config.for_run(name, algos, shared, chosen) for name in algos}
+    usual = config.for_algorithm("smodice", shared, chosen)
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
-    data = pipeline.build_data(folder, settings, 0, options)
+    data = pipeline.build_data(folder, usual, 0, options)
+    if "smodice" in settings and usual.get("value", {}).get("f") == "auto" and not dry_run:
+        from smodice_cli.stages import select_f
+
+        settings["smodice"] = select_f.resolve(folder, usual, numbers[0], options)
+    chains = pipeline.chains(folder, settings, numbers, config.build("disc", usual.get("disc", {})))
     if dry_run:
         planned = [data]
-        for seed in numbers:
-            planned += pipeline.run_seed(folder, settings, seed, options, 1, missing_input=data.status != "cached")
+        for chain in chains:
+            planned += pipeline.run_chain(chain, options, 1, missing_input=data.status != "cached")
         lines = [f"{escape(str(r.path))}: {r.status} ({escape(r.reason)})" for r in planned]
         console.result({"plan": [r.summary() for r in planned]}, lines)
         return
     console.note(f"{data.path}: {data.status}")
-    if settings.get("value", {}).get("f") == "auto":
-        from smodice_cli.stages import select_f
-
-        settings = select_f.resolve(folder, settings, numbers[0], options)
-    if len(numbers) == 1:
-        pipeline.run_seed(folder, settings, numbers[0], options, eval_workers=cores())
+    if len(chains) == 1:
+        pipeline.run_chain(chains[0], options, eval_workers=cores())
     else:
-        pipeline.run_seeds(folder, settings, numbers, options, jobs or cores())
-    show_summary(pipeline.summarise(folder, numbers))
+        pipeline.run_chains(chains, options, jobs or cores())
+    show_summary(pipeline.summarise(folder, algos, numbers))
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -275,15 +297,29 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def show_summary(summary: dict[str, Any]) -> None:
-    """Scores of every seed and their mean."""
+    """Scores of every algorithm; of a single one those of every seed, and their mean."""
+    found = summary["algorithms"]
+    seeds = len(summary["seeds"])
+    if len(found) > 1:
+        columns = ["algorithm", f"score, {seeds} seed{'s' * (seeds > 1)}", "policy steps", "minutes"]
+        console.table(
+            "", columns, [[r["algo"], _spread(r), f"{r['steps']:,}", f"{r['seconds'] / 60:.1f}"] for r in found]
+        )
+        console.result(summary, [f"result: {escape(summary['folder'])}/summary.json"])
+        return
     rows = []
     for seed, score in summary["per_seed"].items():
         low, high = score["interval_95"]
         rows.append([seed, f"{score['normalized']:.1f}", f"{score['mean_return']:.2f}", f"{low:.2f} to {high:.2f}"])
     console.table("", ["seed", "score", "mean return", "95 % interval"], rows)
-    mean, std = summary["normalized_mean"], summary["normalized_std"]
-    spread = f" ± {std:.1f} over {len(rows)} seeds" if len(rows) > 1 else ""
-    console.result(summary, [f"score [bold]{mean:.1f}[/]{spread}", f"result: {escape(summary['folder'])}/summary.json"])
+    many = f" over {seeds} seeds" if seeds > 1 else ""
+    lines = [f"score [bold]{_spread(summary)}[/]{many}", f"result: {escape(summary['folder'])}/summary.json"]
+    console.result(summary, lines)
+
+
+def _spread(row: dict[str, Any]) -> str:
+    std = f" ± {row['normalized_std']:.1f}" if len(row["per_seed"]) > 1 else ""
+    return f"{row['normalized_mean']:.1f}{std}"
 
 
 @command(

@@ -160,9 +160,8 @@ def select_f(
 
     names = stage.parse_candidates(candidates)
     chosen = config.parse_assignments(set or [])
-    settings = config.merge(config.preset(preset), config.read_recipe(recipe, source), chosen)
-    for section in config.SECTIONS:
-        config.build(section, settings.get(section, {}))
+    shared = config.merge(config.preset(preset), config.read_recipe(recipe, source))
+    settings = config.for_run("smodice", ["smodice"], shared, chosen)
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force=force, dry_run=dry_run)
     brief = {"candidates": names, "steps": steps, "policy_steps": policy_steps}

@@ -24,8 +24,8 @@ from smodice_cli.methods import CLONING, METHODS, TD3, WEIGHTED, Algorithm
 def setting(default: Any, help: str, *, algos: tuple[str, ...] = (), rare: bool = False, **limits: float) -> Any:
     """A field with its meaning and limits (`gt`, `ge`, `lt`, `le`), shown by `smodice settings`.
 
-    `algos` names the algorithms that read it, where not all do; a `rare` one is stored only where it is not the default,
-    so that it leaves the artifacts of everybody else alone.
+    `algos` names the algorithms that read it, where not all do; a `rare` one is stored only where it is not the
+    default, so that it leaves the artifacts of everybody else alone.
     """
     return field(default=default, metadata={"help": help, "algos": algos, "rare": rare, **limits})
 
@@ -102,7 +102,7 @@ class ValueConfig:
 class PolicyConfig:
     """train-policy: weighted behaviour cloning (Eq. 16), or one of the paper's baselines."""
 
-    algo: Algorithm = setting("smodice", "how the policy is learned")
+    algo: Algorithm = setting("smodice", "how the policy is learned", rare=True)  # noqa: RUF009 (a field, as below)
     loss: Literal["nll", "mse"] = setting(
         "mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)", algos=CLONING
     )
@@ -121,6 +121,7 @@ class PolicyConfig:
         lt=1,
     )
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    snapshots: int = setting(10, "policies kept over the training, for eval's return curve", ge=0)
     entropy: bool = setting(
         False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", algos=CLONING
     )
@@ -130,7 +131,9 @@ class PolicyConfig:
     noise_clip: float = setting(0.5, "bound on that noise", algos=TD3, ge=0)
     policy_every: int = setting(2, "critic steps for each step of the policy and the targets", algos=TD3, gt=0)
     bc_alpha: float = setting(2.5, "weight of the critic against cloning", algos=TD3, ge=0)
-    prior: float = setting(1.0, "weight of the inverse model's actions on the expert's transitions", algos=("sail",), ge=0)
+    prior: float = setting(
+        1.0, "weight of the inverse model's actions on the expert's transitions", algos=("sail",), ge=0
+    )
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ class EvalConfig:
 
     episodes: int = setting(20, "episodes", gt=0)
     stochastic: bool = setting(False, "sample actions instead of taking tanh(mean)")
+    curve_episodes: int = setting(5, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 
 
 SECTIONS: dict[str, type] = {
@@ -225,7 +229,7 @@ def check_algorithms(names: Any, where: str) -> list[str]:
     """One algorithm or a list of them, each known and named once."""
     found = [names] if isinstance(names, str) else names
     if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f"{where} must be a list of algorithms, e.g. [\"smodice\", \"bc\"]")
+        raise ConfigError(f'{where} must be a list of algorithms, e.g. ["smodice", "bc"]')
     for name in found:
         if name not in METHODS:
             raise ConfigError(f"{where}: unknown algorithm '{name}'", nearest(name, list(METHODS)))
@@ -242,6 +246,22 @@ def for_algorithm(algo: str, shared: Settings, chosen: Settings) -> Settings:
     """
     layers = [_common(shared, algo), METHODS[algo].settings, _own(shared, algo), _common(chosen, algo)]
     return merge(*layers, _own(chosen, algo), {"policy": {"algo": algo}})
+
+
+def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings) -> Settings:
+    """The settings of one of a run's algorithms, every value checked, so that nothing runs before all are right."""
+    if any("algo" in settings.get("policy", {}) for settings in (shared, chosen)):
+        raise ConfigError("policy.algo: the algorithms of a run stand at the top of the recipe, or after --algo")
+    refuse_unread(chosen.get("policy", {}), algos)
+    settings = for_algorithm(algo, shared, chosen)
+    for section in SECTIONS:
+        build(section, settings.get(section, {}))
+    if METHODS[algo].expert_actions and not settings.get("dataset", {}).get("expert_actions"):
+        raise ConfigError(
+            f"{algo} learns from the expert's actions, which imitation from observations never reads",
+            "give them to it with expert_actions = true in [dataset], or --set dataset.expert_actions=true",
+        )
+    return settings
 
 
 def _common(settings: Settings, algo: str) -> Settings:

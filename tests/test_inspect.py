@@ -375,7 +375,7 @@ def test_discriminator_view_equals_the_network(run: Path) -> None:
     from smodice_cli.stages import train_disc
 
     dataset, artifact = dataset_of(run), artifacts.load(run / "disc.safetensors", "disc")
-    disc = train_disc.build(dataset, artifact.header.config)
+    disc = train_disc.build(dataset, artifact.header.config["hidden"], "state")
     disc.load_state_dict(artifact.tensors())
     offline = train_disc.rewards(disc, dataset["observations"]).numpy()
     with torch.no_grad():

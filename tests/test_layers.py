@@ -13,6 +13,7 @@ PACKAGE = Path(smodice_cli.__file__).parent
 RANKS = {
     "": 0,  # the package itself: its version
     "errors": 0,
+    "methods": 0,
     "config": 1,
     "console": 1,
     "parallel": 1,

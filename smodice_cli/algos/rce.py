@@ -8,7 +8,8 @@ which is the optimum of a classification of success states (with the policy's ow
 
     min_C  (1-gamma) E_success[-log C] + E[(1 + gamma w') CE(C(s, a), gamma w' / (1 + gamma w'))]         (their Eq. 10)
 
-A critic gives the logit of C, so the odds are its exponential. There is no reward and an episode's end is no special case.
+A critic gives the logit of C, so the odds are its exponential. There is no reward, and an episode's end is no special
+case.
 """
 
 from __future__ import annotations

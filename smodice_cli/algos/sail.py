@@ -4,9 +4,9 @@
     inverse model min_g E_offline|g(s, s') - a|^2
     prior         |pi(s) - g(s, s')|^2 on the expert's own transitions, beside the loss of TD3+BC
 
-SAIL is an online method and the SMODICE paper says no more than that it is combined with TD3+BC. Online the prior acts on
-the states that the policy visits, whose successors a generative model must imagine; offline the policy should visit the
-expert's, whose successors are known. An expert without trajectories (success states), or with only some of the
+SAIL is an online method and the SMODICE paper says no more than that it is combined with TD3+BC. Online the prior acts
+on the states that the policy visits, whose successors a generative model must imagine; offline the policy should visit
+the expert's, whose successors are known. An expert without trajectories (success states), or with only some of the
 imitator's dimensions, leaves the reward alone.
 """
 

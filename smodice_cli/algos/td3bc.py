@@ -11,6 +11,7 @@ sigma 0.2, c 0.5, one policy step in two, alpha 2.5. Actions are scaled to [-1, 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class TwinCritic(nn.Module):
         super().__init__()
         self.normaliser = Normaliser(mean, std)
         widths = [len(mean) + actions, hidden, hidden, 1]
-        sizes = list(zip(widths[:-1], widths[1:], strict=True))
+        sizes = list(pairwise(widths))
         self.weights = nn.ParameterList(torch.zeros(2, inputs, outputs) for inputs, outputs in sizes)
         self.biases = nn.ParameterList(torch.zeros(2, 1, outputs) for _, outputs in sizes)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -246,13 +246,13 @@ def _episode_range(stream: Iterator[Transitions], first: int, last: int, spec: S
 
 @dataclass(frozen=True)
 class ExpertStates:
-    """The states an expert source selects; of whole trajectories also their lengths, returns and, if wanted, actions."""
+    """The states an expert source selects; of whole trajectories also lengths, returns and, if wanted, actions."""
 
     states: np.ndarray
     lengths: np.ndarray  # states of each trajectory; none for states drawn one by one
     returns: list[float]
     actions: np.ndarray | None = None
-    action_rows: np.ndarray | None = None  # the states the actions were taken in
+    action_rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the states they were taken in
 
 
 def expert_states(spec: Spec, env: str, seed: int, workers: int, *, actions: bool = False) -> ExpertStates:

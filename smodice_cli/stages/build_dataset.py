@@ -154,7 +154,7 @@ def _check_widths(spec: specs.Spec, env: registry.EnvSpec, **widths: int) -> Non
 
 
 def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], list[dict[str, Any]]]:
-    """The expert's states, what else is stored of it, the matched dimensions, and sources of trajectories of this body."""
+    """The expert's states, what else is stored of it, the matched dimensions, and its sources of this body."""
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
     parts: list[specs.ExpertStates] = []
@@ -189,15 +189,15 @@ def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], lis
 
 
 def _expert_extra(parts: list[specs.ExpertStates], env: registry.EnvSpec) -> dict[str, np.ndarray]:
-    """Where the expert's trajectories begin and end, if it is given as such, and its actions, if they were asked for."""
+    """Where the expert's trajectories begin and end, if it has any, and its actions, if they were asked for."""
     extra: dict[str, np.ndarray] = {}
     if all(len(part.lengths) for part in parts):
         lengths = np.concatenate([part.lengths for part in parts])
         extra["expert/offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     actions = [part.actions for part in parts if part.actions is not None]
     if actions:
-        starts = np.cumsum([0, *(len(part.states) for part in parts)])
-        rows = [start + part.action_rows for start, part in zip(starts, parts, strict=False) if part.action_rows is not None]
+        starts = np.cumsum([0, *(len(part.states) for part in parts[:-1])])
+        rows = [start + part.action_rows for start, part in zip(starts, parts, strict=True)]
         extra["expert/action_rows"] = np.concatenate(rows).astype(np.int64)
         extra["expert/actions"] = np.clip(np.concatenate(actions), -env.act_limit, env.act_limit).astype(np.float32)
     return extra

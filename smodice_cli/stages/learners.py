@@ -33,17 +33,17 @@ class Learner:
     shown: tuple[str, ...] = ("loss",)
 
 
-def cloned_rows(job: Job, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """States, actions and weights that a cloning algorithm learns from.
+def cloned_rows(job: Job, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """States, actions, which rows count (1 or 0) and the weights that a cloning algorithm learns from.
 
     smodice, demodice and demodice-sd take the weights of train-value, bc equal ones, bc-expert-only the expert's pairs.
     """
     if job.config.algo == "bc-expert-only":
         states, actions = dataset.expert_pairs()
-        return states, actions, np.ones(len(states))
+        return states, actions, np.ones(len(states)), np.ones(len(states))
     real = dataset.real_rows().astype(np.float64)
-    weights = real * job.inputs["weights"].arrays["w"] if "weights" in job.inputs else real
-    return dataset["observations"], dataset["actions"], weights
+    weights = np.where(real, job.inputs["weights"].arrays["w"], 0.0) if "weights" in job.inputs else real
+    return dataset["observations"], dataset["actions"], real, weights
 
 
 def cloning(
@@ -56,9 +56,8 @@ def cloning(
     optimisers = {"policy": adam(policy.parameters(), config.lr)}
     if config.entropy:
         optimisers["temperature"] = adam([log_temperature], config.lr)
-    own_states, own_actions, weights = cloned_rows(job, dataset)
+    own_states, own_actions, real, weights = cloned_rows(job, dataset)
     states, actions = torch.from_numpy(own_states), torch.from_numpy(own_actions)
-    real = np.ones(len(weights)) if len(weights) != dataset.rows else dataset.real_rows().astype(np.float64)
     sample = row_sampler(weights if config.sampling == "weights" else real, generator)
     row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
 

@@ -1,17 +1,19 @@
-"""run: the whole chain from a recipe, seeds in parallel processes; status: what a run folder holds.
+"""run: the whole chain from a recipe, algorithms and seeds in parallel processes; status: what a run folder holds.
 
-RUNS/<recipe>/dataset.h5, seed0/{disc,value,policy}.safetensors, seed0/{weights.h5,eval.json}, summary.json
+RUNS/<recipe>/dataset.h5, seed0/{disc,value,policy}.safetensors, seed0/{weights.h5,eval.json}, summary.json;
+another algorithm than smodice has its files in seed0/<algorithm>/, but shares the discriminator where it can.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,9 +23,50 @@ from smodice_cli import artifacts
 from smodice_cli.config import Settings, build
 from smodice_cli.console import console
 from smodice_cli.errors import InputError, Interrupted, SmodiceError
+from smodice_cli.methods import METHODS
 from smodice_cli.stages.runner import Options, Result
 
 STAGES = ("disc", "value", "policy", "eval")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What one algorithm does with one seed: its settings, its folder and its discriminator."""
+
+    folder: Path
+    algo: str
+    seed: int
+    settings: Settings
+    shares_disc: bool = True  # the discriminator is the one that smodice would train
+
+    @property
+    def name(self) -> str:
+        return f"seed {self.seed}" if self.algo == "smodice" else f"{self.algo} seed {self.seed}"
+
+    @property
+    def home(self) -> Path:
+        return place(self.folder, self.algo, self.seed)
+
+    @property
+    def disc(self) -> Path:
+        return (place(self.folder, "smodice", self.seed) if self.shares_disc else self.home) / "disc.safetensors"
+
+
+def place(folder: Path, algo: str, seed: int) -> Path:
+    """Where an algorithm's artifacts of one seed lie."""
+    return folder / f"seed{seed}" / (algo if algo != "smodice" else "")
+
+
+def chains(folder: Path, settings: dict[str, Settings], seeds: list[int], usual_disc: Any) -> list[Chain]:
+    """All of a run, by the settings of each algorithm; `usual_disc` is the discriminator's config that is shared.
+
+    Seeds vary first: by the time another algorithm asks for a seed's discriminator, it is there.
+    """
+    return [
+        Chain(folder, algo, seed, own, build("disc", own.get("disc", {})) == usual_disc)
+        for algo, own in settings.items()
+        for seed in seeds
+    ]
 
 
 def build_data(folder: Path, settings: Settings, seed: int, options: Options) -> Result:
@@ -33,33 +76,32 @@ def build_data(folder: Path, settings: Settings, seed: int, options: Options) ->
     return build_dataset(folder / "dataset.h5", build("dataset", settings.get("dataset", {})), seed, options)
 
 
-def run_seed(
-    folder: Path,
-    settings: Settings,
-    seed: int,
-    options: Options,
-    eval_workers: int,
-    *,
-    missing_input: bool = False,
-) -> list[Result]:
-    """disc -> value -> policy -> eval of one seed, in this process; `missing_input`: a dry run that has no dataset."""
+def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_input: bool = False) -> list[Result]:
+    """What the algorithm needs of disc -> value -> policy -> eval, in this process.
+
+    `missing_input`: a dry run that has no dataset.
+    """
     from smodice_cli.stages.evaluate import evaluate
     from smodice_cli.stages.train_disc import train_disc
     from smodice_cli.stages.train_policy import train_policy
     from smodice_cli.stages.train_value import train_value
 
-    configs = {section: build(section, settings.get(section, {})) for section in STAGES}
-    place = folder / f"seed{seed}"
-    disc, value, policy = (place / f"{name}.safetensors" for name in ("disc", "value", "policy"))
-    scores = place / "eval.json"
-    chain: dict[Path, Callable[[], Result]] = {
-        disc: lambda: train_disc(folder / "dataset.h5", disc, configs["disc"], seed, options),
-        value: lambda: train_value(disc, value, configs["value"], seed, options),
-        policy: lambda: train_policy(value, policy, configs["policy"], seed, options),
-        scores: lambda: evaluate(policy, scores, configs["eval"], seed, replace(options, threads=eval_workers)),
+    configs = {section: build(section, chain.settings.get(section, {})) for section in STAGES}
+    data, disc, seed = chain.folder / "dataset.h5", chain.disc, chain.seed
+    value, policy, scores = (chain.home / name for name in ("value.safetensors", "policy.safetensors", "eval.json"))
+    method = METHODS[chain.algo]
+    start = {"data": data, "disc": disc, "value": value}[method.needs]
+    every: dict[str, tuple[Path, Callable[[], Result]]] = {
+        "disc": (disc, lambda: train_disc(data, disc, configs["disc"], seed, options)),
+        "value": (value, lambda: train_value(disc, value, configs["value"], seed, options)),
+        "policy": (policy, lambda: train_policy({method.needs: start}, policy, configs["policy"], seed, options)),
+        "eval": (
+            scores,
+            lambda: evaluate(policy, scores, configs["eval"], seed, replace(options, threads=eval_workers)),
+        ),
     }
     results: list[Result] = []
-    for path, stage in chain.items():
+    for path, stage in (every[name] for name in (*method.stages, "policy", "eval")):
         if missing_input:
             results.append(Result(path, None, "would run", "its input is made first"))
             continue
@@ -72,10 +114,10 @@ def run_seed(
     return results
 
 
-def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Options, jobs: int) -> None:
-    """Several seeds, each a process of its own with one thread, at most `jobs` at a time."""
-    waiting = list(seeds)
-    failures: list[tuple[int, int, dict[str, Any]]] = []
+def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
+    """Several algorithms and seeds, each a process of its own with one thread, at most `jobs` at a time."""
+    waiting = list(chains)
+    failures: list[tuple[str, int, dict[str, Any]]] = []
     lock = threading.Lock()
     running: list[subprocess.Popen] = []
     show = _Board()
@@ -85,7 +127,7 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
             with lock:
                 if not waiting or failures:
                     return
-                seed = waiting.pop(0)
+                chain = waiting.pop(0)
                 process = subprocess.Popen(
                     [sys.executable, "-m", "smodice_cli", "run-seed"],
                     stdin=subprocess.PIPE,
@@ -96,8 +138,8 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
                 running.append(process)
             assert process.stdin is not None
             assert process.stderr is not None
-            order = {"folder": str(folder), "settings": settings, "seed": seed, "options": options.__dict__}
-            process.stdin.write(json.dumps(order))
+            order = {"chain": asdict(chain), "options": options.__dict__}
+            process.stdin.write(json.dumps(order, default=str))
             process.stdin.close()
             last_error: dict[str, Any] = {}
             for line in process.stderr:
@@ -105,13 +147,13 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
                 if event["kind"] == "error":
                     last_error = event
                 else:
-                    show.event(seed, event)
+                    show.event(chain.name, event)
             code = process.wait()
             if code:
-                failures.append((seed, code, last_error))
+                failures.append((chain.name, code, last_error))
 
     try:
-        threads = [threading.Thread(target=worker, daemon=True) for _ in range(min(jobs, len(seeds)))]
+        threads = [threading.Thread(target=worker, daemon=True) for _ in range(min(jobs, len(chains)))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -129,8 +171,8 @@ def run_seeds(folder: Path, settings: Settings, seeds: list[int], options: Optio
     finally:
         show.close()
     if failures:
-        seed, code, event = failures[0]
-        message = f"seed {seed}: {event.get('text', f'ended with exit code {code}')}"
+        name, code, event = failures[0]
+        message = f"{name}: {event.get('text', f'ended with exit code {code}')}"
         error = Interrupted(message) if code == Interrupted.exit_code else SmodiceError(message, event.get("hint", ""))
         error.exit_code = code if code > 0 else 1
         raise error
@@ -145,46 +187,66 @@ def _event(line: str) -> dict[str, Any]:
 
 
 class _Board:
-    """What the workers report: a bar for each seed on a terminal, prefixed lines elsewhere."""
+    """What the workers report: a bar for each of them on a terminal, prefixed lines elsewhere."""
 
     def __init__(self) -> None:
         visible = console.mode == "human" and not console.quiet and sys.stderr.isatty()
         self.bars = console.bars() if visible else None
-        self.rows: dict[int, Any] = {}
+        self.rows: dict[str, Any] = {}
         if self.bars:
             self.bars.__enter__()
 
-    def event(self, seed: int, event: dict[str, Any]) -> None:
+    def event(self, name: str, event: dict[str, Any]) -> None:
         if event["kind"] == "progress":
-            label = f"seed {seed} {event['label']}"
+            label = f"{name} {event['label']}"
             if self.bars:
-                if seed not in self.rows:
-                    self.rows[seed] = self.bars.task(label, event["total"])
-                self.rows[seed].switch(label, event["total"], event["done"], event["figures"])
+                if name not in self.rows:
+                    self.rows[name] = self.bars.task(label, event["total"])
+                self.rows[name].switch(label, event["total"], event["done"], event["figures"])
         elif event["kind"] == "warning":
-            console.warn(f"seed {seed}: {event['text']}")
+            console.warn(f"{name}: {event['text']}")
         elif not self.bars:
-            console.note(f"seed {seed}: {event['text']}")
+            console.note(f"{name}: {event['text']}")
 
     def close(self) -> None:
         if self.bars:
             self.bars.__exit__()
 
 
-def summarise(folder: Path, seeds: list[int]) -> dict[str, Any]:
-    """Scores over seeds with their spread; also written to summary.json."""
-    scores = {seed: artifacts.read_payload(folder / f"seed{seed}" / "eval.json")["score"] for seed in seeds}
-    normalized = np.array([score["normalized"] for score in scores.values()])
-    result = {
-        "folder": str(folder),
-        "seeds": seeds,
-        "normalized_mean": float(normalized.mean()),
-        "normalized_std": float(normalized.std(ddof=1)) if len(seeds) > 1 else 0.0,
-        "per_seed": {str(seed): score for seed, score in scores.items()},
-    }
+def summarise(folder: Path, algos: list[str], seeds: list[int]) -> dict[str, Any]:
+    """Scores over seeds with their spread, steps and time of each algorithm; also written to summary.json.
+
+    The figures of a single algorithm also stand at the top.
+    """
+    rows = [_summary_of(folder, algo, seeds) for algo in algos]
+    result = {"folder": str(folder), "seeds": seeds, **(rows[0] if len(rows) == 1 else {}), "algorithms": rows}
     with artifacts.atomic(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _summary_of(folder: Path, algo: str, seeds: list[int]) -> dict[str, Any]:
+    homes = {seed: place(folder, algo, seed) for seed in seeds}
+    scores = {seed: artifacts.read_payload(home / "eval.json")["score"] for seed, home in homes.items()}
+    policies = [home / "policy.safetensors" for home in homes.values()]
+    normalized = np.array([score["normalized"] for score in scores.values()])
+    return {
+        "algo": algo,
+        "normalized_mean": float(normalized.mean()),
+        "normalized_std": float(normalized.std(ddof=1)) if len(seeds) > 1 else 0.0,
+        "steps": artifacts.read_header(policies[0]).config["steps"],
+        "seconds": float(np.mean([training_seconds(path) for path in policies])),
+        "per_seed": {str(seed): score for seed, score in scores.items()},
+    }
+
+
+def training_seconds(path: Path) -> float:
+    """How long a policy took with all that it was trained from, the dataset aside."""
+    header = artifacts.read_header(path)
+    before = [
+        Path(os.path.normpath(path.parent / link.path)) for name, link in header.inputs.items() if name != "dataset"
+    ]
+    return header.seconds + sum(training_seconds(place) for place in before if place.exists())
 
 
 def status(folder: Path) -> list[dict[str, Any]]:
@@ -221,6 +283,7 @@ def _artifact(path: Path) -> dict[str, Any]:
 
 
 def follow_order(stream: TextIO) -> None:
-    """The work of one process of `run_seeds`: read which seed from `stream` and run its chain."""
+    """The work of one process of `run_chains`: read which chain from `stream` and run it."""
     order = json.load(stream)
-    run_seed(Path(order["folder"]), order["settings"], order["seed"], Options(**order["options"]), eval_workers=1)
+    told = order["chain"]
+    run_chain(Chain(**{**told, "folder": Path(told["folder"])}), Options(**order["options"]), eval_workers=1)

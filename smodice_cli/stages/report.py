@@ -20,6 +20,7 @@ from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.inspect import figures, output, page, subject, views
 from smodice_cli.inspect.terminal import percent
 from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.methods import METHODS
 from smodice_cli.stages import paper
 
 KINDS = ("disc", "value", "weights", "policy", "eval")
@@ -47,15 +48,20 @@ class Seed:
         return next(iter(self.headers.values())).seed
 
     @property
+    def algo(self) -> str:
+        return self.headers["policy"].config.get("algo", "smodice") if "policy" in self.headers else "smodice"
+
+    @property
     def score(self) -> dict[str, Any] | None:
         return artifacts.read_payload(self.places["eval"])["score"] if "eval" in self.places else None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One recipe's run: a dataset and the seeds trained on it."""
+    """One recipe's run with one algorithm: a dataset and the seeds trained on it."""
 
     folder: Path
+    algo: str
     dataset: Header | None
     dataset_path: Path | None
     seeds: list[Seed]
@@ -78,11 +84,11 @@ class Run:
     def method(self) -> str:
         value = next((seed.headers["value"] for seed in self.seeds if "value" in seed.headers), None)
         if value is None:
-            return ""
+            return self.algo
         config = value.config
         if config.get("estimator") == "returns":
-            return "trajectory returns"
-        return f"{config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
+            return f"{self.algo}: trajectory returns"
+        return f"{self.algo}: {config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
 
 
 # --- finding ---------------------------------------------------------------------------------------------------------
@@ -103,11 +109,14 @@ def collect(folders: Sequence[Path]) -> list[Run]:
 
 def _runs_below(folder: Path) -> list[Run]:
     chains = [seed for path in _seed_folders(folder) if (seed := _seed(path))]
-    grouped: dict[Path, list[Seed]] = {}
+    grouped: dict[tuple[Path, str], list[Seed]] = {}
     for seed in chains:
-        home = seed.folder.parent if seed.folder.name.startswith("seed") else seed.folder
-        grouped.setdefault(home, []).append(seed)
-    return [_run(home, sorted(seeds, key=lambda s: s.number)) for home, seeds in sorted(grouped.items())]
+        if set(seed.headers) == {"disc"} and any((seed.folder / algo).is_dir() for algo in METHODS):
+            continue  # not a run of smodice's: other algorithms share this discriminator
+        own = seed.folder.parent if seed.folder.name in METHODS else seed.folder
+        home = own.parent if own.name.startswith("seed") else seed.folder
+        grouped.setdefault((home, seed.algo), []).append(seed)
+    return [_run(*which, sorted(seeds, key=lambda s: s.number)) for which, seeds in sorted(grouped.items())]
 
 
 def _seed_folders(folder: Path) -> list[Path]:
@@ -133,7 +142,7 @@ def _seed(folder: Path) -> Seed | None:
     return Seed(folder, places, headers) if headers else None
 
 
-def _run(folder: Path, seeds: list[Seed]) -> Run:
+def _run(folder: Path, algo: str, seeds: list[Seed]) -> Run:
     for seed in seeds:
         for kind, header in seed.headers.items():
             if "dataset" not in header.inputs:
@@ -144,8 +153,8 @@ def _run(folder: Path, seeds: list[Seed]) -> Run:
             except SmodiceError:
                 continue
             if dataset.digest == header.inputs["dataset"].digest:
-                return Run(folder, dataset, path, seeds)
-    return Run(folder, None, None, seeds)
+                return Run(folder, algo, dataset, path, seeds)
+    return Run(folder, algo, None, None, seeds)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -206,18 +215,24 @@ def commands(run: Run) -> list[str]:
         words += [word for text in config["expert"] for word in ("--expert", text)]
         words += ["--expert-dims", config["expert_dims"]] if config.get("expert_dims") else []
         words += ["--absorbing"] if config.get("absorbing") else []
+        words += ["--set", "expert_actions=true"] if config.get("expert_actions") else []
         lines.append(shlex.join([*words, *_seed_flag(run.dataset), "--out", str(run.dataset_path)]))
-    inputs = {"disc": "--data", "value": "--disc", "policy": "--value", "eval": "--policy"}
-    before = {"disc": "", "value": "disc", "policy": "value", "eval": "policy"}
+    before = {"disc": "data", "value": "disc", "policy": METHODS[run.algo].needs, "eval": "policy"}
     for seed in run.seeds:
-        for kind, flag in inputs.items():
+        for kind, needed in before.items():
             if kind not in seed.headers:
                 continue
-            given = seed.folder / f"{before[kind]}.safetensors" if before[kind] else run.dataset_path
             stage = kind if kind == "eval" else f"train-{kind}"
-            words = ["smodice", stage, flag, str(given or "dataset.h5"), *_seed_flag(seed.headers[kind])]
+            given = run.dataset_path or "dataset.h5" if needed == "data" else _input_place(seed, kind, needed)
+            words = ["smodice", stage, f"--{needed}", str(given), *_seed_flag(seed.headers[kind])]
             lines.append(shlex.join([*words, *_changed(kind, seed.headers[kind]), "--out", str(seed.places[kind])]))
     return lines
+
+
+def _input_place(seed: Seed, kind: str, needed: str) -> Path:
+    """Where an artifact's input lies: where its header says, else beside it."""
+    link = seed.headers[kind].inputs.get(needed)
+    return Path(os.path.normpath(seed.folder / (link.path if link else f"{needed}.safetensors")))
 
 
 def _seed_flag(header: Header) -> list[str]:
@@ -256,8 +271,8 @@ def report(folders: Sequence[Path], html: Path) -> dict[str, Any]:
 
 def _names(runs: list[Run]) -> list[str]:
     """The folders' names; with their place where two are called the same."""
-    plain = [run.name for run in runs]
-    return [str(run.folder) if plain.count(run.name) > 1 else run.name for run in runs]
+    places = {run.folder: run.name for run in runs}
+    return [str(run.folder) if list(places.values()).count(run.name) > 1 else run.name for run in runs]
 
 
 def _provenance(runs: list[Run], names: list[str]) -> str:

@@ -119,7 +119,7 @@ class ORIL(TD3BC):
 
 
 class SAIL(TD3BC):
-    """sail: the Wasserstein critic's reward of the next state, and the inverse model's prior on the expert's transitions."""
+    """sail: the Wasserstein critic's reward of the next state, and the inverse model's prior on the expert's states."""
 
     def prepare(self) -> None:
         super().prepare()

@@ -85,11 +85,11 @@ def _work(job: Job, began: float) -> Header:
         e = expert[expert_rows[torch.randint(len(expert_rows), (config.batch,), generator=generator)]]
         rows = offline_rows[torch.randint(len(offline_rows), (config.batch,), generator=generator)]
         o = offline(rows)
-        logits = disc(torch.cat([e, o])).split(config.batch)
+        on_expert, on_offline = disc(torch.cat([e, o])).split(config.batch)
         if config.loss == "wasserstein":
-            loss, info = sail.wasserstein_loss(*logits)
+            loss, info = sail.wasserstein_loss(on_expert, on_offline)
         else:
-            loss, info = discriminator_loss(*logits, config.prior)
+            loss, info = discriminator_loss(on_expert, on_offline, config.prior)
         total = loss
         if config.gradient_penalty:
             mix = torch.rand((config.batch, 1), generator=generator).to(device)

@@ -1,36 +1,75 @@
-"""train-policy: behaviour cloning weighted by xi (Eq. 16)."""
+"""train-policy: behaviour cloning weighted by xi (Eq. 16), or one of the paper's baselines."""
 
 from __future__ import annotations
 
-import copy
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from smodice_cli import artifacts
 from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
-from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, policy_nll
-from smodice_cli.artifacts import Header
+from smodice_cli.artifacts import Artifact, Header
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError
+from smodice_cli.errors import ConfigError, InputError, UsageError
+from smodice_cli.methods import METHODS
+from smodice_cli.stages import td3
+from smodice_cli.stages.learners import cloning
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import State, adam, descend, fit, prepare, row_sampler
+from smodice_cli.stages.snapshots import Snapshots, snapshots_path
+from smodice_cli.stages.trainer import State, fit, prepare
 
 STAGE = "train-policy"
 
 
-def train_policy(value: Path, out: Path, config: PolicyConfig, seed: int, options: Options) -> Result:
-    """Clone the dataset's actions under the weights that the value artifact names."""
+def train_policy(
+    given: Mapping[str, Path | None], out: Path, config: PolicyConfig, seed: int, options: Options
+) -> Result:
+    """Train the policy of `config.algo` from the artifact it needs: `given` holds one of data, disc and value."""
     if config.entropy and config.loss != "nll":
         raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
-    trained = artifacts.load(value, "value")
-    weights = artifacts.follow(trained, "weights", "weights")
-    inputs = {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
-    return run(Job(STAGE, "policy", out, config, seed, inputs, options), _work)
+    start = starting_point(config.algo, given)
+    inputs = _inputs(config.algo, start)
+    beside = (snapshots_path(out),) if config.snapshots else ()
+    return run(Job(STAGE, "policy", out, config, seed, inputs, options, beside=beside), _work)
+
+
+def starting_point(algo: str, given: Mapping[str, Path | None]) -> Path:
+    """The one artifact that the algorithm starts from; refuses another, or more."""
+    needed = METHODS[algo].needs
+    named = {name: path for name, path in given.items() if path is not None}
+    path = named.pop(needed, None)
+    if path is None or named:
+        instead = f", not from --{' and --'.join(named)}" if named else ""
+        raise UsageError(
+            f"{algo} starts from --{needed}{instead}", f"smodice train-policy --algo {algo} --{needed} FILE"
+        )
+    return path
+
+
+def _inputs(algo: str, start: Path) -> dict[str, Artifact]:
+    """What the algorithm reads, found from its starting point, and refused where it is another algorithm's."""
+    needed = METHODS[algo].needs
+    first = artifacts.load(start, "dataset" if needed == "data" else needed)
+    if needed == "data":
+        if METHODS[algo].expert_actions:
+            Dataset.of(first).expert_pairs()  # says why, where there are none
+        return {"dataset": first}
+    told = first.header.config if needed == "disc" else first.header.metrics.get("disc", {})
+    for name, usual in (("inputs", "state"), ("loss", "cross-entropy")):
+        found, wanted = told.get(name, usual), METHODS[algo].settings.get("disc", {}).get(name, usual)
+        if found != wanted:
+            raise InputError(
+                f"{algo} needs a discriminator with {name} = {wanted}, but that of {start} has {found}",
+                f"smodice train-disc --algo {algo} makes one",
+            )
+    if needed == "disc":
+        return {"disc": first, "dataset": artifacts.follow(first, "dataset", "dataset")}
+    weights = artifacts.follow(first, "weights", "weights")
+    return {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
 
 
 def _work(job: Job, began: float) -> Header:
@@ -43,44 +82,23 @@ def _work(job: Job, began: float) -> Header:
     policy = TanhGaussianPolicy(mean, std, low, high, config.hidden)
     initialise(policy, generator)
     policy.to(device)
-    averaged = copy.deepcopy(policy)
-    log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
-    optimisers = {"policy": adam(policy.parameters(), config.lr)}
-    if config.entropy:
-        optimisers["temperature"] = adam([log_temperature], config.lr)
-    states, actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
-    weights = np.where(dataset.real_rows(), job.inputs["weights"].arrays["w"], 0.0)
-    real = dataset.real_rows().astype(np.float64)
-    sample = row_sampler(weights if config.sampling == "weights" else real, generator)
-    row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
+    parts = (job, dataset, policy, generator, device)
+    learner = td3.LEARNERS[config.algo](*parts).learner() if config.algo in td3.LEARNERS else cloning(*parts)
+    snapshots = Snapshots(learner.kept, config.snapshots, config.steps)
 
-    def update(step: int) -> dict[str, Tensor]:
-        rows = sample(config.batch)
-        w = row_weights[rows].to(device)
-        mu, log_std = policy(states[rows].to(device))
-        targets = policy.unit(actions[rows].to(device))
-        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
-        info = {"loss": loss.detach()}
-        if config.entropy:
-            noise = torch.randn(mu.shape, generator=generator).to(device)
-            entropy = policy_entropy(mu, log_std, noise)
-            surplus = entropy.detach() + len(low)  # target entropy -|A|
-            loss = loss - log_temperature.exp().detach() * entropy + log_temperature * surplus
-            info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
-        descend(loss, optimisers.values())
-        if config.average:
-            average(averaged, policy, config.average)
+    def update(step: int) -> dict[str, torch.Tensor]:
+        info = learner.update(step)
+        snapshots.take(step + 1, learner.kept)
         return info
 
-    state = State(
-        {"policy": policy, "averaged": averaged}, optimisers, generator, {"log_temperature": log_temperature.data}
-    )
-    shown = ("loss", "entropy") if config.entropy else ("loss",)
-    fit(job, state, update, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
+    state = State(learner.modules, learner.optimisers, generator, {**learner.extra, **snapshots.state()})
+    fit(job, state, update, steps=config.steps, lr=config.lr, schedule=learner.schedule, shown=learner.shown)
     metrics = {
         "env": dataset.env,
         "absorbing": dataset.absorbing,
         "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
     }
-    header = job.header(metrics=metrics, seconds=time.monotonic() - began)
-    return artifacts.write_safetensors(job.out, header, (averaged if config.average else policy).state_dict())
+    seconds = time.monotonic() - began
+    outputs = snapshots.write(job, metrics, seconds)
+    header = job.header(metrics=metrics, outputs=outputs, seconds=seconds)
+    return artifacts.write_safetensors(job.out, header, learner.kept.state_dict())

@@ -36,7 +36,9 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
     """Train V on the dataset that the discriminator names."""
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
-    if train_disc.inputs_of(discriminator) != "state" and (config.terminal == "absorb" or config.estimator == "returns"):
+    if train_disc.inputs_of(discriminator) != "state" and (
+        config.terminal == "absorb" or config.estimator == "returns"
+    ):
         raise ConfigError(
             "a discriminator of states with actions gives an end state, where nobody acts, no reward",
             "train-value --algo demodice, or --set terminal=zero with the dual",
@@ -298,6 +300,9 @@ def _write(
     }
     metrics = weight_health(w, columns["source"], dataset.sources) | figures
     metrics["flow_residual"] = flow_residual(dataset, w, gamma)
+    unusual = {name: job.inputs["disc"].header.config.get(name) for name in ("inputs", "loss")}
+    if any(unusual.values()):
+        metrics["disc"] = {name: found for name, found in unusual.items() if found}  # train-policy asks
     for warning in health_warnings(metrics):
         console.warn(f"{job.stage}: {warning}")
     seconds = time.monotonic() - began

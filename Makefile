@@ -42,6 +42,7 @@ lint: setup  ## ruff and mypy
 
 bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/step.py
+	$(VENV)/bin/python benchmarks/baselines.py
 	$(VENV)/bin/python benchmarks/read_d4rl.py
 	$(VENV)/bin/python benchmarks/simulate.py
 

@@ -5,7 +5,9 @@ OBSERVATIONS := hopper walker2d halfcheetah ant
 MISMATCHED := halfcheetah-short ant-disabled
 RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE))
 
-.PHONY: $(OBSERVATIONS) $(MISMATCHED)
+COMPARISON := pointmass-4direction hopper
+
+.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity
 
 $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 	$(RUN_RECIPE)
@@ -19,3 +21,17 @@ halfcheetah:  ## the same
 ant:  ## the same
 halfcheetah-short:  ## HalfCheetah imitates a shorter one (paper 5.2)
 ant-disabled:  ## Ant imitates one with shorter front legs (paper 5.2)
+
+# Every algorithm on the same data: SEEDS=0,1,2 is the paper's number. The run folder is not that of smodice alone.
+$(COMPARISON:%=comparison-%): comparison-%: pipelines/comparison/%.toml setup
+	$(RUN_RECIPE) --out runs/$@
+
+comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on PointMass-4Direction and Hopper
+
+experts/hopper-medium.safetensors: | setup
+	$(PIP) install --constraint constraints.txt --editable '.[experts]'
+	$(SMODICE) train-expert hopper --steps 60000 --out $@
+
+sanity: setup experts/hopper-medium.safetensors  ## what each baseline should do: td3bc beats bc, bc clones the expert
+	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)
+	$(SMODICE) run pipelines/sanity/hopper-expert.toml --seeds $(SEEDS)

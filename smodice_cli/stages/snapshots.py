@@ -23,7 +23,8 @@ class Snapshots:
     """`count` copies of a module's tensors, stacked; the last is the finished one."""
 
     def __init__(self, module: nn.Module, count: int, steps: int) -> None:
-        self.steps = torch.from_numpy(np.unique(np.linspace(0, steps, count + 1).round()[1:]).astype(np.int64))
+        marks = np.unique(np.linspace(0, steps, count + 1).round()).astype(np.int64)
+        self.steps = torch.from_numpy(marks[marks > 0] if count else marks[:0])
         self.stacked = {
             name: torch.zeros(len(self.steps), *tensor.shape, dtype=tensor.dtype)
             for name, tensor in module.state_dict().items()

@@ -1,0 +1,417 @@
+"""The paper's baselines: their losses against other computations, and each through the real command line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ENV, OFFLINE, SMALL, digest, refuse, smodice, succeed
+from test_cache import TINY, write_recipe
+
+from smodice_cli import artifacts, config
+from smodice_cli.algos import oril, rce, sail, td3bc
+from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
+from smodice_cli.algos.smodice import importance_weights, value_loss
+from smodice_cli.config import PolicyConfig
+from smodice_cli.data import Dataset
+from smodice_cli.methods import METHODS, TD3
+from smodice_cli.stages import td3, trainer
+from smodice_cli.stages.runner import Job
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_losses_of_td3bc_by_hand() -> None:
+    q = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    next_q = torch.tensor([[10.0, 7.0], [8.0, 9.0]])
+    reward, discount = torch.tensor([1.0, -1.0]), torch.tensor([0.5, 0.0])  # the second row is terminal
+    targets = (1 + 0.5 * 8, -1.0)
+    expected = ((1 - 5) ** 2 + (2 + 1) ** 2) / 2 + ((3 - 5) ** 2 + (5 + 1) ** 2) / 2
+    assert targets == (5.0, -1.0)
+    assert float(td3bc.critic_loss(q, reward, discount, next_q)) == pytest.approx(expected)
+
+    acted, cloned = torch.tensor([[0.5, 0.0], [-1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    first = torch.tensor([2.0, -4.0])  # mean |Q| is 3, mean Q is -1
+    assert float(td3bc.policy_loss(first, acted, cloned, 2.5)) == pytest.approx(2.5 / 3 + (0.25 + 4) / 4)
+    only_first = td3bc.policy_loss(first, acted, cloned, 2.5, torch.tensor([1.0, 0.0]))
+    assert float(only_first) == pytest.approx(-2.5 + 0.25 / 2)
+    assert float(td3bc.policy_loss(torch.zeros(2), acted, cloned, 2.5)) == pytest.approx(4.25 / 4), "cloning is left"
+    noise = torch.tensor([[10.0, -1.0], [0.5, -10.0]])
+    smoothed = td3bc.smoothed(torch.tensor([[0.8, 0.0], [0.0, 0.0]]), noise, 0.2, 0.5)
+    torch.testing.assert_close(smoothed, torch.tensor([[1.0, -0.2], [0.1, -0.5]]))
+
+
+def test_rces_loss_is_the_weighted_cross_entropy_of_its_paper() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, success, following = (torch.randn(2, 5, generator=generator) for _ in range(3))
+    gamma, c = 0.9, following.sigmoid().amin(0)
+    w = c / (1 - c)
+    y = gamma * w / (1 + gamma * w)
+    expected = sum(
+        F.binary_cross_entropy(logits[i].sigmoid(), y, weight=1 + gamma * w)
+        + (1 - gamma) * F.binary_cross_entropy(success[i].sigmoid(), torch.ones(5))
+        for i in (0, 1)
+    )
+    torch.testing.assert_close(rce.classifier_loss(logits, success, following, gamma), expected)
+
+
+def test_rces_odds_stay_finite_where_the_classifier_is_certain() -> None:
+    logits = torch.full((2, 3), 200.0, requires_grad=True)
+    loss = rce.classifier_loss(logits, -logits, logits.detach(), 0.99)
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_rces_loss_is_least_at_the_odds_of_its_bellman_equation() -> None:
+    """States 0 -> 1 -> 1; a quarter of the rows start in 0, success is 1: w(1) = (1-g)/0.75 + g w(1), w(0) = g w(1)."""
+    gamma, at_one = 0.9, 1 / 0.75
+    solution = torch.tensor([gamma * at_one, at_one], dtype=torch.float64).log()
+    table = solution.expand(2, 2).clone().requires_grad_()
+    rows, following = torch.tensor([0, 1, 1, 1]), torch.tensor([1, 1, 1, 1])
+    loss = rce.classifier_loss(table[:, rows], table[:, following], table.detach()[:, following], gamma)
+    (gradient,) = torch.autograd.grad(loss, table)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-12)
+
+
+def test_the_rewards_of_oril_and_sail() -> None:
+    logits = torch.tensor([0.0, math.log(3.0)])
+    torch.testing.assert_close(oril.reward(logits), torch.tensor([0.5, 0.75]))
+    torch.testing.assert_close(sail.reward(torch.tensor([1.0, -1.0]), 0.5), torch.tensor([0.5, -1.5]))
+    loss, _ = sail.wasserstein_loss(torch.tensor([3.0, 5.0]), torch.tensor([1.0, 2.0]))
+    assert float(loss) == pytest.approx(1.5 - 4.0)
+
+
+def test_demodices_dual_is_that_of_its_paper() -> None:
+    """(1-g) E[V0] + (1+a) log E[exp(A/(1+a))], with weights exp(A/(1+a)) normalised to mean 1."""
+    settings = METHODS["demodice"].settings["value"]
+    strength = settings["alpha"]
+    assert strength == 1.05
+    residual, initial = torch.tensor([0.3, -1.0, 2.0]), torch.tensor([1.0, 2.0])
+    loss, _ = value_loss(settings["f"], residual, initial, 0.99, strength)
+    a = residual.numpy().astype(np.float64)
+    assert float(loss) == pytest.approx(0.01 * 1.5 + strength * np.log(np.exp(a / strength).mean()), abs=1e-5)
+    weights = np.exp(a / strength)
+    np.testing.assert_allclose(importance_weights("kl", residual, strength), weights / weights.mean(), rtol=1e-5)
+
+
+# --- one update of TD3+BC in numpy -----------------------------------------------------------------------------------
+
+
+class NumpyNet:
+    """Two hidden ReLU layers with gradients by hand; weights are (inputs, outputs)."""
+
+    def __init__(self, weights: list[np.ndarray], biases: list[np.ndarray]) -> None:
+        self.parameters = [w.copy() for w in weights] + [b.copy() for b in biases]
+        self.moments = [(np.zeros_like(p), np.zeros_like(p)) for p in self.parameters]
+        self.count = 0
+
+    def copy(self) -> NumpyNet:
+        return NumpyNet(self.parameters[:3], self.parameters[3:])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.inputs = []
+        for layer in range(3):
+            self.inputs.append(x if layer == 0 else np.maximum(x, 0))
+            x = self.inputs[-1] @ self.parameters[layer] + self.parameters[3 + layer]
+        return x
+
+    def backward(self, gradient: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        weights, biases = [], []
+        for layer in (2, 1, 0):
+            weights.insert(0, self.inputs[layer].T @ gradient)
+            biases.insert(0, gradient.sum(0))
+            gradient = gradient @ self.parameters[layer].T
+            if layer:
+                gradient = gradient * (self.inputs[layer] > 0)
+        return weights + biases, gradient
+
+    def adam(self, gradients: list[np.ndarray], lr: float) -> None:
+        self.count += 1
+        for p, g, (m, v) in zip(self.parameters, gradients, self.moments, strict=True):
+            m += 0.1 * (g - m)
+            v += 0.001 * (g**2 - v)
+            p -= lr * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + 1e-8)
+
+    def follow(self, other: NumpyNet, tau: float) -> None:
+        for p, o in zip(self.parameters, other.parameters, strict=True):
+            p += tau * (o - p)
+
+
+def small_problem() -> tuple[td3.TD3BC, dict[str, np.ndarray], PolicyConfig]:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "observations": rng.normal(size=(12, 3)),
+        "next_observations": rng.normal(size=(12, 3)),
+        "actions": rng.uniform(-2, 2, (12, 2)),
+        "rewards": rng.normal(size=12),
+        "terminals": (np.arange(12) % 4 == 3).astype(np.uint8),
+    }
+    settings = PolicyConfig(algo="td3bc", gamma=0.5, batch=6, hidden=5, lr=0.01, tau=0.125)
+    mean, std, limit = torch.tensor([0.5, -0.5, 0.0]), torch.tensor([2.0, 1.0, 0.5]), torch.full((2,), 2.0)
+    policy = TanhGaussianPolicy(mean, std, -limit, limit, 5)
+    generator = torch.Generator().manual_seed(1)
+    initialise(policy, generator)
+    dataset = Dataset(arrays, ENV, [0, 1, 2], False, ["a"])
+    job = Job("train-policy", "policy", Path("policy.safetensors"), settings, 0)
+    return td3.TD3BC(job, dataset, policy, generator, torch.device("cpu")), arrays, settings
+
+
+def test_three_updates_of_td3bc_equal_an_independent_computation() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        learner, arrays, c = small_problem()
+        policy, critic = learner.policy, learner.critic
+        numbers = torch.Generator()
+        numbers.set_state(learner.generator.get_state())
+
+        def own(tensors: list[Any]) -> list[np.ndarray]:
+            return [t.detach().numpy().copy() for t in tensors]
+
+        actor = NumpyNet(
+            [w.T for w in own([policy.body[0].weight, policy.body[2].weight, policy.mean.weight])],
+            own([policy.body[0].bias, policy.body[2].bias, policy.mean.bias]),
+        )
+        weights, biases = own(list(critic.weights)), own(list(critic.biases))
+        critics = [NumpyNet([w[i] for w in weights], [b[i, 0] for b in biases]) for i in (0, 1)]
+        actor_target, critic_targets = actor.copy(), [q.copy() for q in critics]
+        mean, std = policy.normaliser.mean.numpy().astype(float), policy.normaliser.std.numpy().astype(float)
+        for step in range(3):
+            rows = torch.randint(12, (c.batch,), generator=numbers).numpy()
+            noise = torch.randn((c.batch, 2), generator=numbers).numpy()
+            s, after = ((arrays[n][rows] - mean) / std for n in ("observations", "next_observations"))
+            a = arrays["actions"][rows] / 2
+            shift = np.clip(c.policy_noise * noise, -c.noise_clip, c.noise_clip)
+            next_a = np.clip(np.tanh(actor_target.forward(after)) + shift, -1, 1)
+            beyond = [q.forward(np.hstack([after, next_a]))[:, 0] for q in critic_targets]
+            go_on = 0.5 * (1 - arrays["terminals"][rows])
+            y = arrays["rewards"][rows] + go_on * np.minimum(*beyond)
+            for q in critics:
+                error = q.forward(np.hstack([s, a]))[:, 0] - y
+                q.adam(q.backward(2 * error[:, None] / c.batch)[0], c.lr)
+            if step % 2 == 1:
+                acted = np.tanh(actor.forward(s))
+                q1 = critics[0].forward(np.hstack([s, acted]))[:, 0]
+                slope = np.full((c.batch, 1), -c.bc_alpha / np.abs(q1).mean() / c.batch)
+                through = critics[0].backward(slope)[1][:, 3:]
+                gradient = (through + (acted - a) * 2 / a.size) * (1 - acted**2)
+                actor.adam(actor.backward(gradient)[0], c.lr)
+                actor_target.follow(actor, c.tau)
+                for target, q in zip(critic_targets, critics, strict=True):
+                    target.follow(q, c.tau)
+            learner.update(step)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for module, net in ((policy, actor), (learner.policy_target, actor_target)):
+        np.testing.assert_allclose(module.body[0].weight.detach().numpy().T, net.parameters[0], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(module.mean.bias.detach(), net.parameters[5], rtol=1e-6, atol=1e-9)
+    for module, nets in ((critic, critics), (learner.critic_target, critic_targets)):
+        for i, net in enumerate(nets):
+            for layer in range(3):
+                expected, bias = net.parameters[layer], net.parameters[3 + layer]
+                np.testing.assert_allclose(module.weights[layer][i].detach(), expected, rtol=1e-6, atol=1e-9)
+                np.testing.assert_allclose(module.biases[layer][i, 0].detach(), bias, rtol=1e-6, atol=1e-9)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+HOPPER_EXPERT = "sim:hopper-expert#traj=0"
+
+
+@pytest.fixture(scope="module")
+def with_actions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with expert actions, and the discriminators and values that the algorithms start from."""
+    run = tmp_path_factory.mktemp("baselines")
+    build = ("build-dataset", "--env", "hopper", "--offline", "sim:hopper-random#400", "--expert", HOPPER_EXPERT)
+    succeed(*build, "--set", "expert_actions=true", "--out", run / "dataset.h5")
+    small = ("--steps", "5", *SMALL)
+    for algo in ("smodice", "sail", "demodice"):
+        out = run / f"{algo}.disc.safetensors"
+        succeed("train-disc", "--algo", algo, "--data", run / "dataset.h5", "--out", out, *small)
+    for algo, disc in (("smodice", "smodice"), ("demodice", "demodice"), ("demodice-sd", "smodice")):
+        out = run / f"{algo}.value.safetensors"
+        succeed("train-value", "--algo", algo, "--disc", run / f"{disc}.disc.safetensors", "--out", out, *small)
+    return run
+
+
+def command(algo: str, run: Path, out: Path, steps: int = 1) -> list[str | Path]:
+    """train-policy with an algorithm on its own starting point."""
+    needs = METHODS[algo].needs
+    disc = "sail" if algo == "sail" else "smodice"
+    start = {"data": "dataset.h5", "disc": f"{disc}.disc.safetensors", "value": f"{algo}.value.safetensors"}[needs]
+    return ["train-policy", "--algo", algo, f"--{needs}", run / start, "--out", out, "--steps", str(steps), *SMALL]
+
+
+@pytest.mark.parametrize("algo", list(METHODS))
+def test_one_step_of_every_algorithm_gives_a_policy_that_acts(algo: str, with_actions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "policy.safetensors"
+    succeed(*command(algo, with_actions, out))
+    header = artifacts.read_any(out).header
+    assert header.config.get("algo", "smodice") == algo
+    assert ("tau" in header.config) == (algo in TD3), "what an algorithm does not read is not stored"
+    score = succeed("eval", "--policy", out, "--episodes", "1", "--threads", "1", "--json").json["score"]
+    assert score["episodes"] == 1
+    assert succeed(*command(algo, with_actions, out), "--json").json["status"] == "cached"
+    assert succeed("inspect", out, "--json").json["actions"]
+
+
+@pytest.mark.parametrize("algo", [*TD3, "bc", "bc-expert-only", "demodice"])
+def test_a_resumed_baseline_equals_one_that_never_stopped(
+    algo: str, with_actions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Targets included: the artifact is the policy, and later steps depend on all that a checkpoint holds."""
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    whole, stopped = (command(algo, with_actions, tmp_path / n / "p.safetensors", 230) for n in ("whole", "stopped"))
+    succeed(*whole)
+    real = trainer._Log.write
+
+    def write(log: Any, step: int, figures: dict[str, float]) -> None:
+        real(log, step, figures)
+        if step == 100:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Log, "write", write)
+        assert smodice(*stopped, "--checkpoint-every", "0").code == 130
+    assert "resuming from step 99" in succeed(*stopped).stderr
+    assert digest(tmp_path / "whole/p.safetensors") == digest(tmp_path / "stopped/p.safetensors")
+    assert digest(tmp_path / "whole/p.snapshots.safetensors") == digest(tmp_path / "stopped/p.snapshots.safetensors")
+    logs = [
+        [json.loads(line) for line in (tmp_path / n / "p.log.jsonl").read_text().splitlines()]
+        for n in ("whole", "stopped")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_expert_pairs_are_the_states_the_actions_were_taken_in(with_actions: Path, tmp_path: Path) -> None:
+    """The same trajectory as offline data holds state and action side by side."""
+    build = ("build-dataset", "--env", "hopper", "--offline", "sim:hopper-expert#episodes=2", "--expert")
+    path = tmp_path / "dataset.h5"
+    succeed(*build, "sim:hopper-expert#episodes=2", "--set", "expert_actions=true", "--out", path)
+    dataset = Dataset.of(artifacts.load(path, "dataset"))
+    states, actions = dataset.expert_pairs()
+    offsets = dataset["expert/offsets"]
+    assert len(dataset["expert/observations"]) == offsets[-1] == len(actions) + 2, "two final states have no action"
+    before, after = dataset.expert_transitions()
+    np.testing.assert_array_equal(before, states)
+    np.testing.assert_array_equal(after[:3], dataset["expert/observations"][1:4])
+    assert not (dataset["expert/action_rows"] == offsets[1] - 1).any()
+
+    from smodice_cli.sources import specs
+
+    rows = next(iter(specs.episodes(specs.parse("sim:hopper-expert#episodes=2"), "hopper", 500_000, 1)))
+    np.testing.assert_array_equal(actions, rows.actions)
+    np.testing.assert_array_equal(states, rows.observations)
+
+
+def test_without_expert_actions_demodice_refuses_and_says_why(finished_run: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("train-disc", "--algo", "demodice", "--data", finished_run / "dataset.h5"),
+        ("train-policy", "--algo", "bc-expert-only", "--data", finished_run / "dataset.h5"),
+    ):
+        assert "holds no expert actions" in refuse(3, *arguments, "--out", tmp_path / "x.safetensors")
+    recipe = write_recipe(tmp_path / "tiny.toml", TINY)
+    said = refuse(4, "run", recipe, "--algo", "demodice", "--out", tmp_path / "run")
+    assert "demodice learns from the expert's actions" in said
+    assert not (tmp_path / "run").exists(), "refused before anything runs"
+    build = ("build-dataset", "--env", ENV, "--offline", OFFLINE, "--expert", f"sim:{ENV}#success=20")
+    said = refuse(3, *build, "--set", "expert_actions=true", "--out", tmp_path / "d.h5")
+    assert "single states, which have no actions" in said
+
+
+def test_the_wrong_starting_point_is_named(finished_run: Path, with_actions: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "p.safetensors")
+    assert "smodice starts from --value" in refuse(2, "train-policy", *out)
+    said = refuse(2, "train-policy", "--algo", "bc", "--value", finished_run / "value.safetensors", *out)
+    assert "bc starts from --data, not from --value" in said
+    said = refuse(3, "train-policy", "--algo", "demodice", "--value", finished_run / "value.safetensors", *out)
+    assert "needs a discriminator with inputs = state-action" in said
+    said = refuse(3, "train-policy", "--value", with_actions / "demodice.value.safetensors", *out)
+    assert "smodice needs a discriminator with inputs = state" in said
+    said = refuse(3, "train-policy", "--algo", "sail", "--disc", finished_run / "disc.safetensors", *out)
+    assert "sail needs a discriminator with loss = wasserstein" in said
+    said = refuse(4, "train-value", "--disc", with_actions / "demodice.disc.safetensors", *out)
+    assert "where nobody acts" in said
+    assert "unknown algorithm 'bcc'" in refuse(4, "train-policy", "--algo", "bcc", *out)
+
+
+def test_a_setting_that_the_algorithm_does_not_read_is_refused(finished_run: Path, tmp_path: Path) -> None:
+    data = ("--data", finished_run / "dataset.h5", "--out", tmp_path / "p.safetensors")
+    assert "policy.tau is not read by bc" in refuse(4, "train-policy", "--algo", "bc", *data, "--set", "tau=0.1")
+    assert "policy.average is not read by rce" in refuse(
+        4, "train-policy", "--algo", "rce", *data, "--set", "average=0"
+    )
+    rows = succeed("settings", "policy", "--json").json
+    assert rows["policy.tau"]["meaning"].endswith("td3bc, oril, sail, rce only")
+
+
+def test_what_other_algorithms_read_does_not_run_a_policy_again() -> None:
+    key = config.as_dict(config.build("policy", {}))
+    assert config.as_dict(PolicyConfig(tau=0.5, prior=3.0)) == key
+    assert "algo" not in key, "policies of smodice keep the keys they had before there were others"
+    assert config.as_dict(PolicyConfig(algo="rce", tau=0.5))["tau"] == 0.5
+
+
+def test_settings_of_one_algorithm_lie_over_those_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(
+        'algo = ["smodice", "td3bc", "demodice-sd"]\n[value]\nn_step = 7\nsteps = 9\n[value.demodice-sd]\nsteps = 11\n'
+        "[policy]\nsteps = 5\naverage = 0.5\n[policy.td3bc]\nsteps = 6\n"
+    )
+    shared = config.read_recipe(path)
+    chosen = config.parse_assignments(["policy.batch=3", "policy.td3bc.tau=0.5", "value.hidden=8"])
+    built = {
+        algo: {
+            name: config.build(name, config.for_algorithm(algo, shared, chosen).get(name, {}))
+            for name in ("value", "policy")
+        }
+        for algo in ("smodice", "td3bc", "demodice-sd")
+    }
+    assert (built["smodice"]["policy"].steps, built["smodice"]["policy"].average) == (5, 0.5)
+    assert (built["td3bc"]["policy"].steps, built["td3bc"]["policy"].tau, built["td3bc"]["policy"].batch) == (6, 0.5, 3)
+    assert (built["smodice"]["value"].n_step, built["smodice"]["value"].steps) == (7, 9)
+    sd = built["demodice-sd"]["value"]
+    assert (sd.n_step, sd.steps, sd.alpha, sd.hidden) == (1, 11, 1.05, 8), "the method's own come before the recipe's"
+    path.write_text("[policy.tdbc]\nsteps = 6\n")
+    with pytest.raises(config.ConfigError, match="unknown algorithm"):
+        config.read_recipe(path)
+    path.write_text('algo = "bc"\n[policy]\ntau = 0.1\n')
+    with pytest.raises(config.ConfigError, match=r"policy\.tau is not read by bc"):
+        config.read_recipe(path)
+
+
+def test_a_run_of_several_algorithms_shares_data_and_discriminator(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.toml", TINY)
+    out = tmp_path / "run"
+    told = succeed("run", recipe, "--algo", "smodice,bc,oril", "--out", out, "--json").json
+    assert [row["algo"] for row in told["algorithms"]] == ["smodice", "bc", "oril"]
+    assert all(row["steps"] == 20 and row["seconds"] > 0 for row in told["algorithms"])
+    assert json.loads((out / "summary.json").read_text()) == told
+    assert (out / "seed0/disc.safetensors").exists()
+    assert not (out / "seed0/oril/disc.safetensors").exists()
+    assert sorted(path.name for path in (out / "seed0/bc").glob("*.json")) == ["eval.json"]
+    alone = succeed("run", recipe, "--algo", "oril", "--out", tmp_path / "alone", "--json").json
+    assert alone["per_seed"] == told["algorithms"][2]["per_seed"]
+    states = {row["path"]: row["state"] for row in succeed("status", out, "--json").json["artifacts"]}
+    assert states["seed0/oril/policy.safetensors"] == "ok"
+    found = succeed("report", out, "--html", tmp_path / "report.html", "--json").json["runs"]
+    assert sorted(row["method"].partition(":")[0] for row in found) == ["bc", "oril", "smodice"]
+    assert {row["run"] for row in found} == {"run"}
+    plan = succeed("run", recipe, "--algo", "smodice,bc,oril", "--out", out, "--dry-run", "--json").json["plan"]
+    assert {step["status"] for step in plan} == {"cached"}
+
+
+@pytest.mark.parametrize("algo", ["td3bc", "rce", "bc"])
+def test_the_absorbing_variant_trains_too(algo: str, tmp_path: Path) -> None:
+    sources = ("--offline", f"sim:{ENV}#600", "--expert", f"sim:{ENV}#success=20")
+    succeed("build-dataset", "--env", ENV, *sources, "--absorbing", "--out", tmp_path / "dataset.h5")
+    succeed("train-policy", "--algo", algo, "--data", tmp_path / "dataset.h5", "--steps", "4", *SMALL)
+    succeed("eval", "--policy", tmp_path / "policy.safetensors", "--episodes", "1", "--threads", "1")

@@ -86,7 +86,7 @@ def inspect(
             console.say(block)
     written = []
     if csv:
-        written.append(output.write_csv(csv, opened, view))
+        written += output.write_csv(csv, opened, view, force)
     if png or html:
         from smodice_cli.inspect import figures, page
 
@@ -123,10 +123,10 @@ def report(
     output.check(html, ".html", force)
     found = stage.report(runs, html)
     rows = [
-        [r["run"], r["task"], r["method"], f"{len(r['seeds'])}", _score(r["score"]), r["paper_says"]]
+        [r["run"], r["task"], r["method"], f"{len(r['seeds'])}", _score(r["score"]), r["steady"], r["paper_says"]]
         for r in found["runs"]
     ]
-    console.table("", ["run", "task", "method", "seeds", "score", "paper"], rows)
+    console.table("", ["run", "task", "method", "seeds", "score", "steady", "paper"], rows)
     console.result(found, [f"[bold]written[/]  {escape(str(html))}  {found['bytes'] / 1e6:.2f} MB"])
 
 

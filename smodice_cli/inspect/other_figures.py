@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from smodice_cli.inspect import weights
+from smodice_cli.inspect.returns import of_scores, returns_panel
 from smodice_cli.inspect.subject import Subject
 from smodice_cli.inspect.theme import Panel, Theme, legend, style
 from smodice_cli.inspect.views import Wish
@@ -38,7 +39,11 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
         found.append(shares_panel(f"action{action['dim']}", title, caption, "action", action["histogram"]))
     if "per_episode" in view:
         found.append(_episodes_panel(view["per_episode"]))
-    if view.get("curves"):
+    if "curve" in view:
+        line = {"this policy": of_scores(view["curve"])["mean_return"]}
+        band = "the band is the deviation over the episodes"
+        found.append(returns_panel("returns", "Return over training", "return", line, band))
+    elif view.get("curves"):
         found.append(curves_panel(view["curves"], "Over training"))
     return found
 

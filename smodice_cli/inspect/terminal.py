@@ -383,4 +383,6 @@ def _eval(view: dict[str, Any]) -> list[Block]:
         *[[f"ended: {name}", f"{count:,}"] for name, count in episodes["ended"].items()],
         *[[name.replace("_", " "), short(value)] for name, value in score.items() if isinstance(value, float)],
     ]
+    if view.get("steady"):
+        rows.append(["last third of training within 10 % of its end", view["steady"]])
     return [Table("scores", ["", ""], rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -146,7 +147,7 @@ def card(view: dict[str, Any]) -> Table:
         ["largest row's share", percent(health["largest_share"])],
         ["heaviest 1 % of rows hold", percent(health["top_1_percent_share"])],
         ["exact zeros", percent(health["zero_share"])],
-        ["no numbers", f"{health['non_finite']:,}"],
+        ["rows without a number", f"{health['non_finite']:,}"],
         ["mean", f"{health['mean']:.4f}"],
     ]
     if "raw_mean" in health:
@@ -167,9 +168,9 @@ def verdict_lines(verdict: dict[str, Any]) -> list[str]:
     level = verdict["level"]
     assert level in LEVELS
     lines = [f"[bold {level}]● {level}: {WORDS[level]}[/]"]
-    for finding in verdict["findings"]:
-        lines.append(f"  [{finding['level']}]●[/] {escape(finding['text'])}")
-        lines.append(f"    [dim]try:[/] {escape(finding['remedy'])}")
+    for remedy, found in itertools.groupby(verdict["findings"], key=lambda finding: finding["remedy"]):
+        lines += [f"  [{finding['level']}]●[/] {escape(finding['text'])}" for finding in found]
+        lines.append(f"    [dim]try:[/] {escape(remedy)}")
     return lines
 
 

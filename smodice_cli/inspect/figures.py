@@ -14,7 +14,7 @@ from smodice_cli.inspect import other_figures, output, weights
 from smodice_cli.inspect.others import sample_rows
 from smodice_cli.inspect.subject import Subject
 from smodice_cli.inspect.terminal import percent
-from smodice_cli.inspect.theme import LIGHT, Panel, Theme, heat_map, legend, png_bytes, render, style
+from smodice_cli.inspect.theme import LIGHT, Panel, Theme, band, heat_map, legend, png_bytes, render, style
 from smodice_cli.inspect.views import ALIKE, Wish, on_rows_alike, usable
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _pixels(panel: Panel, theme: Theme, width: float, height: float) -> np.ndarr
 def _heading(figure: Any, theme: Theme, view: dict[str, Any]) -> None:
     place = "/".join(Path(view["path"]).parts[-3:])
     figure.text(0.012, 0.74, place, fontsize=15, weight="bold", color=theme.ink)
-    line = f"{view['kind']} of {view['stage']}, seed {view['seed']}, digest {view['digest'][:12]}"
+    line = f"{view['kind']} artifact of smodice {view['stage']}, seed {view['seed']}, digest {view['digest'][:12]}"
     if view["kind"] == "weights":
         line = f"{_settings(view['config'])}   ·   seed {view['seed']}   ·   digest {view['digest'][:12]}"
         first, *more = summary(view)
@@ -243,9 +243,7 @@ def along_panel(found: dict[str, Any]) -> Panel:
     def draw(figure: Any, theme: Theme) -> None:
         axes = style(figure.subplots(), theme, "step in the trajectory", "weight")
         for index, (name, line) in enumerate(found.items()):
-            colour = theme.series[index % len(theme.series)]
-            axes.fill_between(line["t"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
-            axes.plot(line["t"], line["mean"], color=colour, lw=2.2, label=name)
+            band(axes, "t", line, theme.series[index % len(theme.series)], name)
         axes.set_ylim(bottom=0)
         legend(axes, theme, loc="best")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 
 LATE, WITHIN = 2 / 3, 0.1  # a run is steady if the last third of its curve stays within 10 % of its end ...
 POINT = 1.0  # ... or of one point of the score, where it ends at nothing
@@ -17,11 +17,11 @@ Line = dict[str, list[float]]  # steps, mean, low, high
 def of_scores(curve: Sequence[Mapping[str, float]]) -> dict[str, Line]:
     """The `curve` of a score file as lines; the band of the return is the deviation over a snapshot's episodes."""
     found: dict[str, Line] = {}
-    for name, band in (("mean_return", "std_return"), ("normalized", ""), ("success_rate", "")):
+    for name, deviation in (("mean_return", "std_return"), ("normalized", ""), ("success_rate", "")):
         points = [point for point in curve if name in point]
         if points:
             middle = np.array([point[name] for point in points])
-            half = np.array([point.get(band, 0.0) for point in points])
+            half = np.array([point.get(deviation, 0.0) for point in points])
             sides = {"mean": middle, "low": middle - half, "high": middle + half}
             found[name] = {"steps": [float(point["step"]) for point in points]}
             found[name] |= {side: values.tolist() for side, values in sides.items()}
@@ -52,18 +52,16 @@ def steady(deviation: float | None) -> str:
     return f"{'yes' if deviation <= WITHIN else 'no'} ({100 * deviation:.1f} %)"
 
 
-def returns_panel(key: str, title: str, label: str, lines: Mapping[str, Line], band: str) -> Panel:
+def returns_panel(key: str, title: str, label: str, lines: Mapping[str, Line], how: str) -> Panel:
     """One line with its band for each method."""
 
     def draw(figure: Any, theme: Theme) -> None:
         axes = style(figure.subplots(), theme, "gradient step of the policy", label)
         for index, (name, line) in enumerate(lines.items()):
-            colour = theme.series[index % len(theme.series)]
-            axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
-            axes.plot(line["steps"], line["mean"], "o-", ms=3, lw=1.8, color=colour, label=name)
+            band(axes, "steps", line, theme.series[index % len(theme.series)], name, "o-")
         axes.set_xlim(left=0)
         axes.ticklabel_format(useOffset=False)
         if len(lines) > 1:
             legend(axes, theme, loc="best")
 
-    return Panel(key, title, f"Scored at snapshots of the policy; {band}.", draw)
+    return Panel(key, title, f"Scored at snapshots of the policy; {how}.", draw)

@@ -81,7 +81,7 @@ def spark(values: Sequence[float], width: int = 40) -> str:
 
 
 def _heading(view: dict[str, Any]) -> list[Block]:
-    facts = f"{view['kind']} of {view['stage']}, seed {view['seed']}, made in {view['seconds']:.1f} s"
+    facts = f"{view['kind']} artifact of smodice {view['stage']}, seed {view['seed']}, made in {view['seconds']:.1f} s"
     shown: list[Block] = [[f"[bold]{escape(view['path'])}[/]", f"{facts}, digest {view['digest'][:12]}"]]
     if view["config"]:
         shown.append(_settings(view["config"]))
@@ -379,7 +379,7 @@ def _eval(view: dict[str, Any]) -> list[Block]:
     rows = [
         ["episodes", f"{episodes['count']:,}"],
         ["return", _range(episodes["return"])],
-        ["quartiles", "  ".join(f"{value:.4g}" for value in episodes["quantiles"].values())],
+        ["least, quartiles, most", "  ".join(f"{value:.4g}" for value in episodes["quantiles"].values())],
         ["length", _range(episodes["length"])],
         *[[f"ended: {name}", f"{count:,}"] for name, count in episodes["ended"].items()],
         *[[name.replace("_", " "), short(value)] for name, value in score.items() if isinstance(value, float)],

@@ -20,7 +20,7 @@ from smodice_cli.console import console
 from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.inspect import figures, output, page, returns, subject, views
 from smodice_cli.inspect.terminal import percent
-from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 from smodice_cli.stages import paper
 
 KINDS = ("disc", "value", "weights", "policy", "eval")
@@ -378,8 +378,8 @@ def returns_panels(runs: list[Run], names: list[str]) -> list[Panel]:
         distinct = len({run.method for run, _ in found.values()}) == len(found)
         lines = {run.method if distinct else name: line for name, (run, line) in found.items()}
         seeds = max(len(run.seeds) for run, _ in found.values())
-        band = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
-        panels.append(returns.returns_panel("returns", task, "normalized score", lines, band))
+        how = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
+        panels.append(returns.returns_panel("returns", task, "normalized score", lines, how))
     return panels
 
 
@@ -393,8 +393,7 @@ def curves_panel(run: Run) -> Panel | None:
         axes = np.atleast_1d(figure.subplots(1, len(found)))
         for index, (one, (title, line)) in enumerate(zip(axes, found, strict=True)):
             style(one, theme, "step", "", title)
-            one.fill_between(line["steps"], line["low"], line["high"], color=theme.series[index], alpha=0.22, lw=0)
-            one.plot(line["steps"], line["mean"], color=theme.series[index], lw=1.6, label="mean")
+            band(one, "steps", line, theme.series[index], "mean")
             one.locator_params(axis="x", nbins=4)
             one.ticklabel_format(useOffset=False)
         if len(run.seeds) > 1:

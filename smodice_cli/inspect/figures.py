@@ -205,17 +205,16 @@ def weight_map_panel(dataset: Dataset, seen: weights.Plane, shown: dict[str, np.
 
         figure.set_layout_engine("compressed")
         axes = np.atleast_1d(figure.subplots(1, len(shown), sharex=True, sharey=True))
-        top = max(float(np.quantile(w[w > 0], 0.998)) for w in shown.values())
         for one, (title, w) in zip(axes, shown.items(), strict=True):
             style(one, theme, seen.names[0], seen.names[1] if one is axes[0] else "", title, grid=False)
             order = np.argsort(w[rows], kind="stable")  # the heaviest on top
-            look = {"s": 7, "lw": 0, "cmap": heat_map(theme), "norm": Normalize(0, top), "rasterized": True}
-            image = one.scatter(*points[order].T, c=w[rows][order], **look)
+            norm = Normalize(0, float(np.quantile(w[w > 0], 0.998)))
+            image = one.scatter(*points[order].T, c=w[rows][order], s=7, lw=0, cmap=heat_map(theme), norm=norm)
+            _colour_bar(figure, image, one, theme, "weight")
             if marks is not None:
                 one.scatter(*marks.T, s=14, marker="x", lw=0.8, color=theme.series[1], label="expert states")
             if seen.dims and 0.4 < np.divide(*np.ptp(points, axis=0)) < 2.5:
                 one.set_aspect("equal")
-        _colour_bar(figure, image, axes, theme, "weight")
         if marks is not None:
             legend(axes[0], theme, loc="best")
 

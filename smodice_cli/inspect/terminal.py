@@ -96,12 +96,13 @@ def _heading(view: dict[str, Any]) -> list[Block]:
 def _settings(config: dict[str, Any]) -> list[str]:
     """Settings side by side, in as many lines as they need."""
     lines, width = ["[dim]settings[/]"], LINE
-    for name, value in config.items():
+    for name, given in config.items():
+        value = (", ".join(given) if isinstance(given, list) else str(given)) or "none"
         size = len(f"  {name} {value}")
         if width + size > LINE:
             lines.append("")
             width = 0
-        lines[-1] += f"  {name} [bold]{escape(str(value))}[/]"
+        lines[-1] += f"  {name} [bold]{escape(value)}[/]"
         width += size
     return lines
 
@@ -344,12 +345,12 @@ def _disc(view: dict[str, Any]) -> list[Block]:
 def _shares(title: str, histogram: dict[str, Any]) -> list[str]:
     edges, lines = histogram["edges"], [f"[italic]{escape(title)}, share of each group[/]"]
     for name, shares in histogram["shares"].items():
-        most = max(max(shares), 1e-12)
         lines.append(f"  [bold]{escape(name)}[/]")
-        for i in range(0, len(shares), 2):  # pairs of bins: a dozen lines
-            part = shares[i] + (shares[i + 1] if i + 1 < len(shares) else 0.0)
-            name = f"{edges[i]:6.2f} to {edges[min(i + 2, len(shares))]:6.2f}"
-            lines.append(f"  {name:>18}  [cyan]{bar(part / (2 * most)):<{BAR}}[/] {percent(part)}")
+        pairs = [sum(shares[i : i + 2]) for i in range(0, len(shares), 2)]  # of bins: a dozen lines at most
+        filled = [i for i, pair in enumerate(pairs) if pair]
+        for i in range(filled[0], filled[-1] + 1):
+            name = f"{edges[2 * i]:6.2f} to {edges[min(2 * i + 2, len(shares))]:6.2f}"
+            lines.append(f"  {name:>18}  [cyan]{bar(pairs[i] / max(pairs)):<{BAR}}[/] {percent(pairs[i])}")
     return lines
 
 

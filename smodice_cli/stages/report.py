@@ -296,7 +296,7 @@ def _provenance(runs: list[Run], names: list[str]) -> str:
 
 
 def _results(results: list[dict[str, Any]]) -> str:
-    columns = ["run", "score", "steady", "paper", "task", "method", "seeds", "success", "effective sample", "minutes"]
+    columns = ["run", "score", "steady", "paper", "task", "method", "seeds", "success", "effective", "minutes"]
     rows: list[list[page.Cell]] = []
     for found in results:
         score: page.Cell = ""
@@ -322,7 +322,8 @@ def _results(results: list[dict[str, Any]]) -> str:
     note = (
         "Scores are normalized: 0 is the random, 100 the expert reference; mean and deviation over seeds. The paper "
         "trains three seeds for a million steps and evaluates ten episodes; it prints most scores as curves only. "
-        "Steady: does the last third of the return over training stay within 10 % of its end, and by how much not."
+        "Effective: the effective sample of the weights. Steady: does the last third of the return over training stay "
+        "within 10 % of its end, and how far it strays at most."
     )
     return f'<section id="results"><h2>Results</h2>{page.table(columns, rows)}<p class="muted">{note}</p></section>'
 

@@ -63,23 +63,28 @@ def camera_of(env: Any) -> tuple[Callable[[], np.ndarray], Callable[[], None]]:
     return picture, close
 
 
-def pictures_of(name: str, observations: np.ndarray) -> list[np.ndarray]:
-    """The environment in the states of these observations.
+def put(env: Any, observation: np.ndarray) -> None:
+    """Put an environment into the state that it observed: qpos and qvel.
 
-    An observation is qpos and qvel; the first coordinates that a walking body leaves out (how far it has come) are 0.
+    A walking body leaves out the first coordinates, how far it has come; they are 0.
     """
+    inner = env.unwrapped
+    model = inner.model if hasattr(inner, "model") else inner.maze.model
+    state = np.append(np.zeros(model.nq + model.nv - len(observation)), observation)
+    inner.set_state(*np.split(state, [model.nq]))
+
+
+def pictures_of(name: str, observations: np.ndarray) -> list[np.ndarray]:
+    """The environment in the states of these observations."""
     from smodice_cli.envs import registry
 
     env = registry.make(name, render_mode="rgb_array")
     env.reset(seed=0)
     picture, close = camera_of(env)
     try:
-        inner: Any = env.unwrapped
-        model = inner.model if hasattr(inner, "model") else inner.maze.model
         found = []
         for observation in observations:
-            state = np.append(np.zeros(model.nq + model.nv - len(observation)), observation)
-            inner.set_state(*np.split(state, [model.nq]))
+            put(env, observation)
             found.append(picture().copy())
         return found
     finally:

@@ -86,7 +86,7 @@ def test_return_over_training_has_its_own_picture_and_column(runs: Path, tmp_pat
     assert found["runs"][0]["worst_deviation"] == pytest.approx(worst)
     assert found["runs"][0]["steady"] == f"{'yes' if worst <= 0.1 else 'no'} ({100 * worst:.1f} %)"
     text = (tmp_path / "new/folder/r.html").read_text()
-    assert text.count('<figure id="returns">') == 1  # one task, one line for each of its methods
+    assert text.count('id="returns"><h3>') == 1  # one task, one line for each of its methods
     assert "steady</button>" in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -381,7 +381,7 @@ def returns_panels(runs: list[Run], names: list[str]) -> list[Panel]:
         seeds = max(len(run.seeds) for run, _ in found.values())
         how = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
         panels.append(returns.returns_panel("returns", task, "normalized score", lines, how))
-    return panels
+    return panels if len(panels) > 1 else [replace(panel, wide=True) for panel in panels]
 
 
 def curves_panel(run: Run) -> Panel | None:

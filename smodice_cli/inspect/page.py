@@ -45,7 +45,7 @@ def picture(panel: Panel) -> str:
 
 
 def _data_url(panel: Panel, theme: Theme) -> str:
-    image = as_png(render(panel, theme, FULL_WIDTH if panel.wide else WIDTH, HEIGHT, dpi=150))
+    image = as_png(render(panel, theme, FULL_WIDTH if panel.wide else WIDTH, HEIGHT, dpi=130))
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 

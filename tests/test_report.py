@@ -54,8 +54,8 @@ def test_results_equal_the_score_files(runs: Path, tmp_path: Path) -> None:
     assert a["paper"] == 80.0
     shares = [artifacts.read_header(runs / f"a/seed{s}/weights.h5").metrics["effective_share"] for s in (0, 1)]
     assert a["effective_share"] == pytest.approx(np.mean(shares))
-    assert a["method"].startswith("kl")
-    assert b["method"].startswith("chi2")
+    assert a["method"].startswith("smodice: kl")
+    assert b["method"].startswith("smodice: chi2")
     assert found["bytes"] == (tmp_path / "r.html").stat().st_size
 
 

@@ -172,7 +172,7 @@ def result(run: Run) -> dict[str, Any]:
     normalized = np.array([score["normalized"] for score in scores])
     healthy = [seed.headers["weights"].metrics for seed in run.seeds if "weights" in seed.headers]
     seconds = [sum(h.seconds for k, h in seed.headers.items() if k != "weights") for seed in run.seeds]
-    text, number = paper.score(run.env, run.problem)
+    text, number = paper.score(run.env, run.problem, run.algo)
     found: dict[str, Any] = {
         "run": run.name,
         "task": run.env,

@@ -57,9 +57,13 @@ def _work(job: Job, began: float) -> Header:
     def update(step: int) -> dict[str, Tensor]:
         rows = sample(config.batch)
         w = row_weights[rows].to(device)
-        mu, log_std = policy(states[rows].to(device))
-        targets = policy.unit(actions[rows].to(device))
-        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
+        batch = states.index_select(0, rows).to(device)
+        targets = policy.unit(actions.index_select(0, rows).to(device))
+        if config.loss == "mse":
+            loss = policy_mse(policy.centre(batch), targets, w)
+        else:
+            mu, log_std = policy(batch)
+            loss = policy_nll(mu, log_std, targets, w)
         info = {"loss": loss.detach()}
         if config.entropy:
             noise = torch.randn(mu.shape, generator=generator).to(device)

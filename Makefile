@@ -7,7 +7,7 @@ PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-d4rl demo test test-quick lint bench clean
+.PHONY: help setup setup-d4rl demo test test-quick test-experts lint bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -34,6 +34,10 @@ test: setup  ## every test
 
 test-quick: setup  ## the tests that take less than two minutes
 	$(RUN_TESTS) -m "not slow"
+
+test-experts: setup  ## install the extra [experts] (JAX, 600 MB) and train a tiny expert
+	$(PIP) install --constraint constraints.txt --editable '.[experts]'
+	$(VENV)/bin/python -m pytest -q tests/test_train_expert.py
 
 lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff check .

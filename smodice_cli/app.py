@@ -347,6 +347,10 @@ def train_expert(
     start: Annotated[
         Path | None, typer.Option("--from", metavar="POLICY", help="Go on from this policy, of the same sizes.")
     ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Soft actor-critic's settings, e.g. learning_rate=7e-4."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the policy file.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -366,6 +370,7 @@ def train_expert(
         raise ForeignFileError(f"{out} exists", "choose another --out, or overwrite it with --force")
     if start is not None and not start.is_file():
         raise InputError(f"{start} does not exist")
+    chosen = trainer.parse_settings(hidden, set or [])
     waiting = f"{out} is being made by another process: waiting"
     with artifacts.locked(out, lambda _: console.note(waiting)), console.progress(f"train-expert {env}", steps) as bar:
         evaluation = trainer.train_expert(
@@ -374,7 +379,7 @@ def train_expert(
             steps=steps,
             seed=seed,
             start=start,
-            settings=trainer.Settings(hidden=hidden),
+            settings=chosen,
             progress=lambda step, figures: bar.update(step, **figures),
         )
     figures = asdict(evaluation)

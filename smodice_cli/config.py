@@ -99,6 +99,7 @@ class PolicyConfig:
         0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
     )
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    snapshots: int = setting(10, "policies kept over the training, for eval's return curve", ge=0)
     entropy: bool = setting(False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)")
 
 
@@ -108,6 +109,7 @@ class EvalConfig:
 
     episodes: int = setting(20, "episodes", gt=0)
     stochastic: bool = setting(False, "sample actions instead of taking tanh(mean)")
+    curve_episodes: int = setting(5, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 
 
 SECTIONS: dict[str, type] = {

@@ -7,11 +7,15 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ENV, Start, digest, listing, refuse, smodice, succeed, wait_for
 from test_cache import TINY, write_recipe
 
-ARTIFACTS = ("disc.safetensors", "value.safetensors", "weights.h5", "policy.safetensors", "eval.json")
+from smodice_cli import artifacts
+
+NETWORKS = ("disc.safetensors", "value.safetensors", "policy.safetensors", "policy.snapshots.safetensors")
+ARTIFACTS = (*NETWORKS, "weights.h5", "eval.json")
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def test_the_five_stages_by_the_commands_of_the_readme(tmp_path: Path, monkeypat
     assert score["normalized"] == pytest.approx(100 * score["mean_return"])
     assert {row["state"] for row in succeed("status", "runs/pm", "--json").json["artifacts"]} == {"ok"}
     chain = succeed("inspect", "runs/pm/eval.json", "--json").json["provenance"]
-    assert [entry["input"] for entry in chain] == ["policy", "dataset", "weights", "disc"]
+    assert [entry["input"] for entry in chain] == ["policy", "snapshots", "dataset", "weights", "disc"]
     assert {entry["state"] for entry in chain} == {"ok"}
     shutil.move("runs/pm", "elsewhere")  # a later stage finds everything from its input's header
     succeed("train-value", "--disc", "elsewhere/disc.safetensors", *small, "--set", "gamma=0.9")
@@ -106,6 +110,7 @@ def test_status_says_what_is_stale_and_through_what(run: Path) -> None:
         "value.safetensors": "stale: its disc has changed since",
         "weights.h5": "stale: its disc has changed since",
         "policy.safetensors": "stale: its disc has changed since (through its weights)",
+        "policy.snapshots.safetensors": "stale: its disc has changed since (through its weights)",
         "eval.json": "stale: its disc has changed since (through its weights) (through its policy)",
     }
     (run / "policy.safetensors").unlink()
@@ -141,6 +146,29 @@ def test_an_evaluation_scores_the_policy_that_is_there_now(run: Path) -> None:
     other = ("eval", "--policy", run / "copy.safetensors", "--episodes", "2", "--threads", "1", "--out", run / "c.json")
     succeed(*other)
     assert json.loads((run / "c.json").read_text())["per_episode"] == fresh["per_episode"]
+
+
+def test_the_curve_over_training_ends_with_the_policy_itself(run: Path) -> None:
+    small = ("--steps", "50", "--set", "hidden=8", "--set", "batch=8", "--set", "snapshots=5")
+    succeed("train-policy", "--value", run / "value.safetensors", *small)
+    command = ("eval", "--policy", run / "policy.safetensors", "--episodes", "3", "--set", "curve_episodes=3")
+    succeed(*command)
+    scores = artifacts.read_payload(run / "eval.json")
+    assert [point["step"] for point in scores["curve"]] == [10, 20, 30, 40, 50]
+    shared = ("episodes", "mean_return", "std_return", "normalized", "success_rate")
+    assert [scores["curve"][-1][name] for name in shared] == [scores["score"][name] for name in shared]
+    kept = artifacts.load(run / "policy.snapshots.safetensors", "snapshots").arrays
+    final = artifacts.load(run / "policy.safetensors", "policy").arrays
+    for name, tensor in final.items():
+        np.testing.assert_array_equal(kept[name][-1], tensor)
+    assert not np.array_equal(kept["mean.weight"][0], kept["mean.weight"][-1])
+
+
+def test_a_policy_without_its_snapshots_is_scored_without_the_curve(run: Path) -> None:
+    command = ("eval", "--policy", run / "policy.safetensors", "--episodes", "2", "--threads", "1")
+    (run / "policy.snapshots.safetensors").unlink()
+    assert "no curve over training: policy.safetensors was made from" in succeed(*command).stderr
+    assert artifacts.read_payload(run / "eval.json")["curve"] == []
 
 
 def test_the_shipped_recipes_are_valid() -> None:

@@ -44,9 +44,10 @@ class Stage:
     def reached(self, step: int, running: Running) -> None:
         wait_for(lambda: self.step() >= step or running.process.exitcode is not None)
 
-    def result(self) -> tuple[str, str]:
-        """The digest of the artifact and the whole log."""
-        return digest(self.out), self.log.read_text()
+    def result(self) -> tuple[str, ...]:
+        """The digests of the artifact and of what lies beside it, and the whole log."""
+        beside = [self.out.with_suffix(ending) for ending in (".weights.h5", ".snapshots.safetensors")]
+        return digest(self.out), *[digest(path) for path in beside if path.exists()], self.log.read_text()
 
 
 @pytest.fixture(params=list(INPUTS))
@@ -55,7 +56,7 @@ def stage(request: pytest.FixtureRequest, run: Path) -> Stage:
 
 
 @pytest.fixture(scope="module")
-def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, str]]:
+def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, ...]]:
     """What a stage gives when nothing happens to it, by its name and further flags."""
 
     @cache
@@ -67,7 +68,7 @@ def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return result
 
 
-Whole = Callable[..., tuple[str, str]]
+Whole = Callable[..., tuple[str, ...]]
 
 
 def test_a_run_killed_three_times_equals_an_uninterrupted_run(stage: Stage, whole: Whole, start: Start) -> None:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from smodice_cli.errors import InputError
 
 LOG_STD_RANGE = (-5.0, 2.0)
+SNAPSHOT_STEPS = "steps"  # the tensor in a file of stacked snapshots that tells after which step each was taken
 
 POLICY_TENSORS = (
     "normaliser.mean",
@@ -52,10 +53,11 @@ class NumpyPolicy:
         self.act_dim = len(t["action_low"])
 
     @classmethod
-    def load(cls, path: Path | str) -> NumpyPolicy:
-        """The policy stored in a safetensors file."""
+    def load(cls, path: Path | str, index: int | None = None) -> NumpyPolicy:
+        """The policy stored in a safetensors file; with an index, that one of a file of stacked snapshots."""
         try:
-            return cls(load_file(path))
+            tensors = load_file(path)
+            return cls(tensors if index is None else {name: tensor[index] for name, tensor in tensors.items()})
         except FileNotFoundError as error:
             raise InputError(f"{path} does not exist") from error
         except SafetensorError as error:

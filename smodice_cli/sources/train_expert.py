@@ -7,8 +7,8 @@ selection prefers policies that do well in every episode to ones that sometimes 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from smodice_cli import artifacts
 from smodice_cli.algos.acting import LOG_STD_RANGE, NumpyPolicy
 from smodice_cli.artifacts import Header
 from smodice_cli.envs import registry
-from smodice_cli.errors import InputError, UsageError
+from smodice_cli.errors import ConfigError, InputError, UsageError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
@@ -71,6 +71,22 @@ class Settings:
     final_entropy_per_action: float = -1.5  # reached at the end: the data's policy needs less noise than exploration
     noise: float = 1.0  # factor on the exported policy's standard deviation
     evaluations: int = 30
+
+
+def parse_settings(hidden: int, assignments: Sequence[str]) -> Settings:
+    """`learning_rate=7e-4` and the like over the defaults."""
+    kinds = {"int": int, "float": float}
+    known = {field.name: kinds[str(field.type)] for field in fields(Settings)}
+    values: dict[str, Any] = {"hidden": hidden}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE with a known key", nearest(name, list(known)))
+        try:
+            values[name] = known[name](value)
+        except ValueError as error:
+            raise ConfigError(f"--set {text}: {value} is not {known[name].__name__}") from error
+    return Settings(**values)
 
 
 def train_expert(
@@ -352,4 +368,4 @@ def _command(env_name: str, out: Path, steps: int, seed: int, start: Path | None
 def _write(path: Path, header: Header, tensors: Tensors) -> None:
     import torch
 
-    artifacts.write_safetensors(path, header, {name: torch.from_numpy(array) for name, array in tensors.items()})
+    artifacts.write_safetensors(path, header, {name: torch.tensor(array) for name, array in tensors.items()})

@@ -10,21 +10,29 @@ from typing import Any
 import numpy as np
 
 from smodice_cli import artifacts
-from smodice_cli.algos.acting import NumpyPolicy
+from smodice_cli.algos.acting import SNAPSHOT_STEPS, NumpyPolicy
 from smodice_cli.artifacts import Header
 from smodice_cli.config import EvalConfig
 from smodice_cli.console import console
 from smodice_cli.envs import registry
+from smodice_cli.errors import InputError
 from smodice_cli.parallel import ordered_map
 from smodice_cli.stages.runner import Job, Options, Result, run
 
 STAGE = "eval"
 BOOTSTRAP = 2000  # resamples for the interval of the mean
+# Environment, absorbing, stochastic, seed, episode number; policy file, its digest, which of its snapshots.
+Task = tuple[str, bool, bool, int, int, Path, str, int | None]
 
 
 def evaluate(policy: Path, out: Path, config: EvalConfig, seed: int, options: Options) -> Result:
     """Score a policy artifact in the environment it was trained for."""
     inputs = {"policy": artifacts.load(policy, "policy")}
+    if config.curve_episodes and "snapshots" in inputs["policy"].header.outputs:
+        try:
+            inputs["snapshots"] = artifacts.follow(inputs["policy"], "snapshots", "snapshots")
+        except InputError as error:
+            console.warn(f"no curve over training: {error.message}")
     return run(Job(STAGE, "eval", out, config, seed, inputs, options), _work)
 
 
@@ -33,21 +41,33 @@ def _work(job: Job, began: float) -> Header:
     artifact = job.inputs["policy"]
     env = registry.spec(artifact.header.metrics["env"])
     absorbing = artifact.header.metrics["absorbing"]
-    who = (env.name, (artifact.path, artifact.header.digest), absorbing, config.stochastic, job.seed)
-    tasks = [(*who, number) for number in range(config.episodes)]
-    episodes: list[dict[str, Any]] = []
+    snapshots = job.inputs.get("snapshots")
+    steps = snapshots.arrays[SNAPSHOT_STEPS].tolist() if snapshots else []
+    who = (env.name, absorbing, config.stochastic, job.seed)
+    tasks: list[Task] = [
+        (*who, number, artifact.path, artifact.header.digest, None) for number in range(config.episodes)
+    ]
+    if snapshots:
+        source = (snapshots.path, snapshots.header.digest)
+        tasks += [(*who, number, *source, at) for at in range(len(steps)) for number in range(config.curve_episodes)]
+    found: list[dict[str, Any]] = []
     with console.progress(STAGE, len(tasks)) as bar:
         for episode in ordered_map(_episode, tasks, min(job.options.threads, len(tasks))):
-            episodes.append(episode)
-            bar.update(len(episodes), mean_return=float(np.mean([e["return"] for e in episodes])))
+            found.append(episode)
+            bar.update(len(found), mean_return=float(np.mean([e["return"] for e in found[: config.episodes]])))
+    episodes, rest = found[: config.episodes], found[config.episodes :]
     payload = summary(episodes, env, artifact.header.metrics.get("expert_return"))
+    per_point = config.curve_episodes
+    payload["curve"] = [
+        {"step": step} | _point(rest[i * per_point : (i + 1) * per_point], env) for i, step in enumerate(steps)
+    ]
     header = job.header(metrics=payload["score"], seconds=time.monotonic() - began)
     return artifacts.write_json(job.out, header, payload)
 
 
-def _episode(task: tuple[str, tuple[Path, str], bool, bool, int, int]) -> dict[str, Any]:
+def _episode(task: Task) -> dict[str, Any]:
     """One episode, seeded by its number, so that any number of processes gives the same scores."""
-    name, which, absorbing, stochastic, seed, number = task
+    name, absorbing, stochastic, seed, number, *which = task
     env, policy = _environment(name), _policy(*which)
     rng = np.random.default_rng([seed, number])
     observation, info = env.reset(seed=int(rng.integers(2**31)))
@@ -68,29 +88,36 @@ def _environment(name: str) -> Any:
 
 
 @lru_cache(1)
-def _policy(path: Path, digest: str) -> NumpyPolicy:
-    """The policy with this digest: the one at `path` may be another tomorrow."""
-    return NumpyPolicy.load(path)
+def _policy(path: Path, digest: str, index: int | None) -> NumpyPolicy:
+    """The policy (of snapshots, the one at `index`) with this digest: the one at `path` may be another tomorrow."""
+    return NumpyPolicy.load(path, index)
 
 
 def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return: float | None) -> dict[str, Any]:
     """Mean, spread, a 95 % bootstrap interval of the mean, and the normalized scores."""
+    score = _point(episodes, env)
     returns = np.array([episode["return"] for episode in episodes])
     draws = np.random.default_rng(0).choice(returns, (BOOTSTRAP, len(returns))).mean(axis=1)
     low, high = np.quantile(draws, [0.025, 0.975])
-    mean = float(returns.mean())
-    score: dict[str, Any] = {
-        "episodes": len(episodes),
-        "mean_return": mean,
-        "std_return": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        "interval_95": [float(low), float(high)],
-        "normalized": env.normalized(mean),
-    }
+    score["interval_95"] = [float(low), float(high)]
+    mean = score["mean_return"]
     if expert_return:
         score["of_expert"] = 100.0 * mean / expert_return
     if expert_return and expert_return > env.random_score:
         # The paper's scale with the dataset's own expert at 100, where D4RL's is another.
         score["normalized_expert"] = 100.0 * (mean - env.random_score) / (expert_return - env.random_score)
-    if "success" in episodes[0]:
-        score["success_rate"] = float(np.mean([episode["success"] for episode in episodes]))
     return {"env": env.name, "score": score, "per_episode": episodes}
+
+
+def _point(episodes: list[dict[str, Any]], env: registry.EnvSpec) -> dict[str, Any]:
+    """The figures that a score and a point of the curve share."""
+    returns = np.array([episode["return"] for episode in episodes])
+    point = {
+        "episodes": len(episodes),
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        "normalized": env.normalized(float(returns.mean())),
+    }
+    if "success" in episodes[0]:
+        point["success_rate"] = float(np.mean([episode["success"] for episode in episodes]))
+    return point

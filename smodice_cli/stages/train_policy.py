@@ -18,6 +18,7 @@ from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.stages.runner import Job, Options, Result, run
+from smodice_cli.stages.snapshots import Snapshots, snapshots_path
 from smodice_cli.stages.trainer import State, adam, descend, fit, prepare, row_sampler
 
 STAGE = "train-policy"
@@ -30,7 +31,8 @@ def train_policy(value: Path, out: Path, config: PolicyConfig, seed: int, option
     trained = artifacts.load(value, "value")
     weights = artifacts.follow(trained, "weights", "weights")
     inputs = {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
-    return run(Job(STAGE, "policy", out, config, seed, inputs, options), _work)
+    beside = (snapshots_path(out),) if config.snapshots else ()
+    return run(Job(STAGE, "policy", out, config, seed, inputs, options, beside=beside), _work)
 
 
 def _work(job: Job, began: float) -> Header:
@@ -44,6 +46,8 @@ def _work(job: Job, began: float) -> Header:
     initialise(policy, generator)
     policy.to(device)
     averaged = copy.deepcopy(policy)
+    kept = averaged if config.average else policy
+    snapshots = Snapshots(kept, config.snapshots, config.steps)
     log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
     optimisers = {"policy": adam(policy.parameters(), config.lr)}
     if config.entropy:
@@ -74,11 +78,11 @@ def _work(job: Job, began: float) -> Header:
         descend(loss, optimisers.values())
         if config.average:
             average(averaged, policy, config.average)
+        snapshots.take(step + 1, kept)
         return info
 
-    state = State(
-        {"policy": policy, "averaged": averaged}, optimisers, generator, {"log_temperature": log_temperature.data}
-    )
+    extra = {"log_temperature": log_temperature.data} | snapshots.state()
+    state = State({"policy": policy, "averaged": averaged}, optimisers, generator, extra)
     shown = ("loss", "entropy") if config.entropy else ("loss",)
     fit(job, state, update, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
     metrics = {
@@ -86,5 +90,7 @@ def _work(job: Job, began: float) -> Header:
         "absorbing": dataset.absorbing,
         "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
     }
-    header = job.header(metrics=metrics, seconds=time.monotonic() - began)
-    return artifacts.write_safetensors(job.out, header, (averaged if config.average else policy).state_dict())
+    seconds = time.monotonic() - began
+    outputs = snapshots.write(job, metrics, seconds)
+    header = job.header(metrics=metrics, outputs=outputs, seconds=seconds)
+    return artifacts.write_safetensors(job.out, header, kept.state_dict())

@@ -1,0 +1,50 @@
+"""Policies kept at evenly spaced steps of their training, so that eval can show the return over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smodice_cli import artifacts
+from smodice_cli.algos.acting import SNAPSHOT_STEPS
+from smodice_cli.artifacts import Link
+from smodice_cli.stages.runner import Job
+
+
+def snapshots_path(policy: Path) -> Path:
+    """Where the snapshots of a policy artifact lie: policy.safetensors -> policy.snapshots.safetensors."""
+    return policy.with_suffix(".snapshots.safetensors")
+
+
+class Snapshots:
+    """`count` copies of a module's tensors, stacked; the last is the finished one."""
+
+    def __init__(self, module: nn.Module, count: int, steps: int) -> None:
+        self.steps = torch.from_numpy(np.unique(np.linspace(0, steps, count + 1).round()[1:]).astype(np.int64))
+        self.stacked = {
+            name: torch.zeros(len(self.steps), *tensor.shape, dtype=tensor.dtype)
+            for name, tensor in module.state_dict().items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of them."""
+        return {f"snapshot/{name}": tensor for name, tensor in self.stacked.items()}
+
+    def take(self, done: int, module: nn.Module) -> None:
+        """Copy the module if this many steps are one of the marks."""
+        for index in torch.nonzero(self.steps == done).flatten().tolist():
+            for name, tensor in module.state_dict().items():
+                self.stacked[name][index] = tensor.cpu()
+
+    def write(self, job: Job, metrics: dict, seconds: float) -> dict[str, Link]:
+        """The artifact beside the policy, as the policy's header names it; none where none were asked for."""
+        if not len(self.steps):
+            return {}
+        path = snapshots_path(job.out)
+        own = Job(job.stage, "snapshots", path, job.config, job.seed, job.inputs)
+        header = own.header(metrics=metrics, seconds=seconds)
+        written = artifacts.write_safetensors(path, header, {SNAPSHOT_STEPS: self.steps, **self.stacked})
+        return {"snapshots": Link(path.name, written.digest)}

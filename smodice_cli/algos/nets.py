@@ -64,9 +64,9 @@ class _ReluNetwork(torch.autograd.Function):
         x, w1, h1, w2, h2, w3 = ctx.saved_tensors
         d2 = _through_relu(gradient @ w3, h2)
         d1 = _through_relu(d2 @ w2, h1)
-        layers = ((x, d1), (h1, d2), (h2, gradient))
-        parameters = [part for inputs, d in layers for part in ((inputs.T @ d).T, d.sum(0))]
-        return d1 @ w1 if ctx.needs_input_grad[0] else None, *parameters
+        first, second, third = (x.T @ d1).T, d2.T @ h1, gradient.T @ h2
+        inputs = d1 @ w1 if ctx.needs_input_grad[0] else None
+        return inputs, first, d1.sum(0), second, d2.sum(0), third, gradient.sum(0)
 
 
 def _through_relu(gradient: Tensor, activation: Tensor) -> Tensor:

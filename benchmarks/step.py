@@ -21,7 +21,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.stages import dual, train_policy
 
 STATE, ACTION, HIDDEN, BATCH, ROWS, EPISODE = 11, 3, 256, 256, 200_000, 200
-ROUNDS, STEPS = 7, 40
+ROUNDS, STEPS = 25, 12
 
 
 def random_data() -> Dataset:

@@ -380,7 +380,7 @@ def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     if path.is_dir():
-        raise InputError(f"{path} is a folder, not an artifact")
+        raise InputError(f"{path} is a folder, not an artifact", f"smodice status {path} lists what is in it")
     try:
         with open(path, "rb") as handle:
             magic = handle.read(9)

@@ -45,7 +45,7 @@ Set = Annotated[
 ]
 Preset = Annotated[str, typer.Option(help="Start from the settings of: paper | official.")]
 Source = Annotated[
-    str, typer.Option(metavar="NAME", help="Take the recipe's [dataset.NAME] instead of its [dataset], e.g. d4rl.")
+    str, typer.Option(metavar="NAME", help="Take the recipe's data of this name, \\[dataset.NAME], e.g. d4rl.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even if the artifact is there.", rich_help_panel="Running")]
 Resume = Annotated[

@@ -49,6 +49,12 @@ def inspect(
         str, typer.Option(metavar="I,J", help="State dimensions to draw; default: the task's own, else PCA.")
     ] = "",
     top: Annotated[int, typer.Option(min=1, help="Weights: how many heaviest and lightest trajectories.")] = 5,
+    frames: Annotated[
+        bool, typer.Option("--frames", help="Weights: also draw the states where the trajectory's weight peaks.")
+    ] = False,
+    panels: Annotated[
+        str, typer.Option(metavar="A,B", help="Draw only these views, e.g. weight-map,along; default: all.")
+    ] = "",
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -71,7 +77,9 @@ def inspect(
     """See what an artifact holds: for weights their health and what they chose, for the others what was learned."""
     from smodice_cli.inspect import output, subject, terminal, views
 
-    wish = views.Wish(trajectory, compare, views.parse_plane(dims) if dims else None, top)
+    wish = views.Wish(trajectory, compare, views.parse_plane(dims) if dims else None, top, frames)
+    if (frames or panels) and not (png or html):
+        raise UsageError("--frames and --panels are for pictures", "add --png FILE or --html FILE")
     for path, ending in ((csv, ".csv"), (png, ".png"), (html, ".html")):
         if path:
             output.check(path, ending, force)
@@ -86,17 +94,18 @@ def inspect(
             console.say(block)
     written = []
     if csv:
-        written.append(output.write_csv(csv, opened, view))
+        written += output.write_csv(csv, opened, view, force)
     if png or html:
         from smodice_cli.inspect import figures, page
 
-        panels = figures.panels(opened, view, wish)
-        if not panels:
+        drawn = figures.panels(opened, view, wish)
+        if not drawn:
             raise UsageError(f"there is nothing to draw of a {opened.kind} artifact")
+        drawn = figures.pick(drawn, panels) if panels else drawn
         if png:
-            written.append(figures.save_png(png, panels, view))
+            written.append(figures.save_png(png, drawn, view))
         if html:
-            written.append(page.save_inspection(html, panels, view))
+            written.append(page.save_inspection(html, drawn, view))
     for place in written:
         console.note(f"written: {place}")
     console.result(view)
@@ -123,10 +132,10 @@ def report(
     output.check(html, ".html", force)
     found = stage.report(runs, html)
     rows = [
-        [r["run"], r["task"], r["method"], f"{len(r['seeds'])}", _score(r["score"]), r["paper_says"]]
+        [r["run"], r["task"], r["method"], f"{len(r['seeds'])}", _score(r["score"]), r["steady"], r["paper_says"]]
         for r in found["runs"]
     ]
-    console.table("", ["run", "task", "method", "seeds", "score", "paper"], rows)
+    console.table("", ["run", "task", "method", "seeds", "score", "steady", "paper"], rows)
     console.result(found, [f"[bold]written[/]  {escape(str(html))}  {found['bytes'] / 1e6:.2f} MB"])
 
 

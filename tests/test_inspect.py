@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import re
 import resource
 import shutil
 import time
@@ -17,11 +18,13 @@ from conftest import ENV, refuse, smodice, succeed
 from scipy import stats
 
 from smodice_cli import artifacts
+from smodice_cli.algos.segments import row_weights
 from smodice_cli.artifacts import Header, Link
 from smodice_cli.data import Dataset
 from smodice_cli.inspect import others, weights
 from smodice_cli.inspect.diagnostics import findings, flow_residual, top_share, verdict, weight_health
 from smodice_cli.inspect.pareto import fit_shape, tail_length, tail_shape
+from smodice_cli.inspect.returns import over_seeds, steady, worst_deviation
 from smodice_cli.inspect.subject import curves, log_path, open_subject
 from smodice_cli.inspect.terminal import bar, percent, spark
 from smodice_cli.inspect.views import usable
@@ -265,6 +268,34 @@ def test_one_trajectory_along_time(run: Path, tmp_path: Path) -> None:
     refuse(2, "inspect", run / "weights.h5", "--trajectory", "-1")
 
 
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_weights_on_rows_that_count_alike_have_every_segments_own_discount(n: int) -> None:
+    rng, gamma, offsets = np.random.default_rng(n), 0.9, np.array([0, 4, 5, 17, 40])
+    t = np.arange(40) - np.repeat(offsets[:-1], np.diff(offsets))
+    xi = rng.random(40)
+    found = weights.occupancy(row_weights(xi, offsets, n, gamma), t, n, gamma)
+    plain = [sum(gamma ** t[i] * xi[i - k] for k in range(min(n, t[i] + 1))) for i in range(40)]
+    np.testing.assert_allclose(found, np.array(plain) / np.mean(plain), rtol=1e-9)
+
+
+def test_peaks_are_separate_local_maxima_in_order_of_time() -> None:
+    assert weights.peaks(np.array([5.0, 4.0, 3.0, 1.0, 2.0, 1.0, 7.0]), 2) == [0, 6]
+    assert weights.peaks(np.array([5.0, 4.0, 3.0, 1.0, 2.0, 1.0, 7.0]), 9) == [0, 4, 6]
+    assert len(weights.peaks(np.ones(100), 4)) == 4
+
+
+def test_frames_are_drawn_where_the_weight_peaks(run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "x.png"
+    refuse(2, "inspect", run / "weights.h5", "--frames")
+    assert "look at weights" in refuse(2, "inspect", run / "eval.json", "--frames", "--png", picture)
+    outcome = smodice("inspect", run / "weights.h5", "--frames", "--png", picture, "--panels", "frames", "--quiet")
+    assert outcome.code == 0 or "cannot render" in outcome.stderr
+    said = smodice("inspect", run / "weights.h5", "--png", picture, "--panels", "histgram", "--quiet")
+    assert (said.code, "did you mean histogram" in said.stderr) == (2, True)
+    (run / "dataset.h5").unlink()
+    assert "--frames needs the dataset" in refuse(3, "inspect", run / "weights.h5", "--frames", "--png", picture)
+
+
 def test_profile_is_the_mean_by_time_step() -> None:
     rng = np.random.default_rng(0)
     t, w = rng.integers(0, 20, 500), rng.random(500)
@@ -322,8 +353,6 @@ def test_state_map_counts_rows_weights_and_expert_states(run: Path) -> None:
             assert cells["offline"][i, j] == pytest.approx(inside[0].sum() / 3000)
             assert cells["weighted"][i, j] == pytest.approx(w[inside[0]].sum() / w.sum())
             assert cells["expert"][i, j] == pytest.approx(inside[1].sum() / len(expert))
-            if inside[0].any():
-                assert cells["mean_weight"][i, j] == pytest.approx(w[inside[0]].mean())
 
 
 def test_plane_is_what_was_asked_for_or_principal_components(run: Path) -> None:
@@ -427,6 +456,50 @@ def test_eval_view_counts_episodes(run: Path) -> None:
     assert "ended:" in succeed("inspect", run / "eval.json").stdout
 
 
+def with_curve(path: Path, scores: list[float]) -> Path:
+    """The score file with another return over training, at steps 10, 20, ..."""
+    header, payload = artifacts.read_header(path), artifacts.read_payload(path)
+    points = [{"episodes": 5, "mean_return": s / 100, "std_return": 0.1, "normalized": s} for s in scores]
+    curve = [{"step": 10 * (index + 1), **point} for index, point in enumerate(points)]
+    content = {name: payload[name] for name in ("env", "score", "per_episode")}
+    artifacts.write_json(path, header, content | {"curve": curve})
+    return path
+
+
+def test_return_over_training_is_shown_drawn_and_written(run: Path, tmp_path: Path) -> None:
+    curve = artifacts.read_payload(run / "eval.json")["curve"]
+    assert len(curve) == 10
+    table = tmp_path / "x.csv"
+    path = with_curve(run / "eval.json", [0.0, 50.0, 90.0, 104.0, 80.0, 100.0])
+    outcome = succeed("inspect", path, "--csv", table, "--png", tmp_path / "x.png", "--panels", "returns")
+    assert "▁▄▇█▇█" in outcome.stdout
+    assert re.search(r"last third of training within 10 % of its end +no \(20.0 %\)", outcome.stdout)
+    records = list(csv.DictReader((tmp_path / "x.curve.csv").read_text().splitlines()[1:]))
+    assert [float(record["normalized"]) for record in records] == [0.0, 50.0, 90.0, 104.0, 80.0, 100.0]
+    assert len(table.read_text().splitlines()) == 4  # the episodes
+    view = succeed("inspect", with_curve(path, [0.0, 50.0, 90.0, 91.0, 100.0, 95.0]), "--json").json
+    assert view["worst_deviation"] == pytest.approx(5 / 95)
+    assert view["steady"] == "yes (5.3 %)"
+    for few in ([], [3.0]):
+        view = succeed("inspect", with_curve(path, few), "--json").json
+        assert not view.get("steady")
+    (tmp_path / "y.curve.csv").write_text("mine")
+    assert smodice("inspect", with_curve(path, [1.0, 2.0]), "--csv", tmp_path / "y.csv").code == 5
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_a_curve_that_ends_at_nothing_is_not_steady() -> None:
+    line = {"steps": [1.0, 2.0, 3.0], "mean": [0.0, 50.0, 0.0], "low": [], "high": []}
+    assert steady(worst_deviation(line)) == "no (5000.0 %)"
+    assert steady(worst_deviation({**line, "mean": [9.0, 0.0, 0.0]})) == "yes (0.0 %)"
+    assert over_seeds([{1: 1.0, 2: 4.0, 3: 9.0}, {2: 2.0, 3: 1.0}]) == {
+        "steps": [2, 3],
+        "mean": [3.0, 5.0],
+        "low": [2.0, 1.0],
+        "high": [4.0, 9.0],
+    }
+
+
 def test_curves_are_the_log(run: Path) -> None:
     view = succeed("inspect", run / "weights.h5", "--json").json
     lines = [json.loads(line) for line in (run / "value.log.jsonl").read_text().splitlines()]
@@ -474,7 +547,8 @@ def test_foreign_files_are_not_overwritten(run: Path, tmp_path: Path) -> None:
     succeed("inspect", run / "eval.json", "--html", mine, "--force")
     succeed("inspect", run / "eval.json", "--html", mine)  # ours now
     refuse(2, "inspect", run / "eval.json", "--png", tmp_path / "picture.jpg")
-    refuse(3, "inspect", run / "eval.json", "--png", tmp_path / "absent" / "picture.png")
+    succeed("inspect", run / "eval.json", "--png", tmp_path / "new" / "folder" / "picture.png")
+    refuse(3, "inspect", run / "eval.json", "--png", mine / "folder" / "picture.png")
     refuse(5, "inspect", run / "eval.json", "--html", _made(tmp_path / "folder.html"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from smodice_cli import artifacts
 from smodice_cli.algos.acting import POLICY_TENSORS, NumpyPolicy
-from smodice_cli.envs import registry
+from smodice_cli.envs import registry, rendering
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.sources import train_expert
 
@@ -84,6 +85,19 @@ def test_stored_state_replays_to_the_same_next_observation(name: str) -> None:
         np.testing.assert_allclose(next_replayed, next_obs, atol=1e-6)
         if terminated or truncated:
             env.reset(seed=step)
+
+
+@pytest.mark.parametrize("name", [*BODIES, "pointmass-4direction"])
+def test_a_body_put_into_an_observed_state_observes_it_again(name: str) -> None:
+    env = registry.make(name)
+    env.reset(seed=0)
+    for _ in range(3):
+        observed = env.step(np.full(env.action_space.shape or (), 0.3, np.float32))[0]
+    env.reset(seed=1)
+    rendering.put(env, observed)
+    inner: Any = env.unwrapped
+    again = inner._get_obs() if hasattr(inner, "_get_obs") else inner.maze.observation()
+    np.testing.assert_allclose(again, observed)
 
 
 @pytest.mark.parametrize("name", ["hopper", "walker2d", "ant"])

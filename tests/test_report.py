@@ -73,6 +73,23 @@ def test_curves_are_the_logs_with_their_spread(runs: Path) -> None:
     assert report.spread_of(run, "policy", "no such figure") is None
 
 
+def test_return_over_training_has_its_own_picture_and_column(runs: Path, tmp_path: Path) -> None:
+    found = succeed("report", runs, "--html", tmp_path / "new/folder/r.html", "--json").json
+    curves = [json.loads((runs / f"a/seed{seed}/eval.json").read_text())["curve"] for seed in (0, 1)]
+    mean = np.mean([[point["normalized"] for point in curve] for curve in curves], axis=0)
+    line = report.returns_of(report.collect([runs / "a"])[0])
+    assert line is not None
+    assert line["mean"] == pytest.approx(mean)
+    assert line["steps"] == [point["step"] for point in curves[0]]
+    late = mean[np.array(line["steps"]) >= 2 / 3 * line["steps"][-1]]
+    worst = np.abs(late - mean[-1]).max() / max(abs(mean[-1]), 1.0)
+    assert found["runs"][0]["worst_deviation"] == pytest.approx(worst)
+    assert found["runs"][0]["steady"] == f"{'yes' if worst <= 0.1 else 'no'} ({100 * worst:.1f} %)"
+    text = (tmp_path / "new/folder/r.html").read_text()
+    assert text.count('id="returns"><h3>') == 1  # one task, one line for each of its methods
+    assert "steady</button>" in text
+
+
 def test_its_commands_would_make_the_same_artifacts(runs: Path) -> None:
     lines = report.commands(report.collect([runs / "b"])[0])
     assert len(lines) == 5
@@ -96,6 +113,15 @@ def test_the_page_stands_alone_and_is_small(runs: Path, tmp_path: Path) -> None:
     assert "smodice train-value" in text
     assert page.stat().st_size < 2 * 500_000  # ten runs stay below 5 MB
     assert "Mean over 2 seeds" in text
+
+
+@pytest.mark.slow
+def test_a_page_of_ten_runs_is_below_five_megabytes(runs: Path, tmp_path: Path) -> None:
+    for number in range(10):
+        shutil.copytree(runs / "b", tmp_path / "runs" / f"run{number}")
+    found = succeed("report", tmp_path / "runs", "--html", tmp_path / "r.html", "--json").json
+    assert len(found["runs"]) == 10
+    assert found["bytes"] < 5_000_000
 
 
 def test_bad_input_is_refused(runs: Path, tmp_path: Path) -> None:
@@ -137,13 +163,13 @@ PROBE = """
 addEventListener("load", function () {
   var table = document.querySelector("#results table"), found = {};
   var scores = function () {
-    return Array.prototype.map.call(table.tBodies[0].rows, function (row) { return row.cells[4].textContent; });
+    return Array.prototype.map.call(table.tBodies[0].rows, function (row) { return row.cells[5].textContent; });
   };
-  var button = table.tHead.rows[0].cells[4].querySelector("button");
+  var button = table.tHead.rows[0].cells[5].querySelector("button");
   found.before = scores();
   button.click(); found.up = scores();
   button.click(); found.down = scores();
-  found.sort = table.tHead.rows[0].cells[4].getAttribute("aria-sort");
+  found.sort = table.tHead.rows[0].cells[5].getAttribute("aria-sort");
   var images = Array.prototype.slice.call(document.images);
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   found.paper = getComputedStyle(document.body).backgroundColor;

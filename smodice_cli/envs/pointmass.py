@@ -202,6 +202,10 @@ class PointMass4Direction(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]
         solved = goal == self.goal
         return observation, float(solved), goal is not None, False, {"goal": goal, "success": solved}
 
+    def set_state(self, qpos: ArrayLike, qvel: ArrayLike) -> None:
+        """Put the point somewhere, as gymnasium's own MuJoCo environments do."""
+        self.maze.set_state(qpos, qvel)
+
     def render(self) -> NDArray[np.uint8] | None:
         """The maze from above, x to the right and y up, as an (H, W, 3) image."""
         if self.render_mode is None:

@@ -61,3 +61,31 @@ def camera_of(env: Any) -> tuple[Callable[[], np.ndarray], Callable[[], None]]:
         env.close()
 
     return picture, close
+
+
+def put(env: Any, observation: np.ndarray) -> None:
+    """Put an environment into the state that it observed: qpos and qvel.
+
+    A walking body leaves out the first coordinates, how far it has come; they are 0.
+    """
+    inner = env.unwrapped
+    model = inner.model if hasattr(inner, "model") else inner.maze.model
+    state = np.append(np.zeros(model.nq + model.nv - len(observation)), observation)
+    inner.set_state(*np.split(state, [model.nq]))
+
+
+def pictures_of(name: str, observations: np.ndarray) -> list[np.ndarray]:
+    """The environment in the states of these observations."""
+    from smodice_cli.envs import registry
+
+    env = registry.make(name, render_mode="rgb_array")
+    env.reset(seed=0)
+    picture, close = camera_of(env)
+    try:
+        found = []
+        for observation in observations:
+            put(env, observation)
+            found.append(picture().copy())
+        return found
+    finally:
+        close()

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smodice_cli.data import Dataset
+from smodice_cli.envs import registry, rendering
+from smodice_cli.errors import UsageError, nearest
 from smodice_cli.inspect import other_figures, output, weights
+from smodice_cli.inspect.others import sample_rows
 from smodice_cli.inspect.subject import Subject
 from smodice_cli.inspect.terminal import percent
-from smodice_cli.inspect.theme import LIGHT, Panel, Theme, heat_map, legend, png_bytes, render, style
-from smodice_cli.inspect.views import Wish, usable
+from smodice_cli.inspect.theme import LIGHT, Panel, Theme, band, heat_map, legend, png_bytes, render, style
+from smodice_cli.inspect.views import ALIKE, Wish, on_rows_alike, usable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 HALF, FULL, HEIGHT = 5.4, 10.8, 3.7  # inches
 DECADES_SHOWN = 3  # of density that a state map resolves
 FINE_BINS = 48
+POINTS = 20_000  # that a scatter shows
+EXPERT_MARKS = 50  # on top of it
+FRAMES = 4  # of a trajectory
 DRIFT = ("effective_share", "largest_share", "mean_ratio", "held_out")  # figures of the log that come first
 CLIP_TICKS = (1, 3, 10, 30, 100, 300, 1000)
 
@@ -36,15 +43,29 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
     if subject.dataset:
         seen = weights.plane(subject.dataset, wish.dims)
         cells = weights.state_map(subject.dataset, w, seen)
-        found += [density_panel(cells), weight_map_panel(cells), along_panel(view["along"])]
+        alike = on_rows_alike(subject, w)
+        maps = {"as cloned": w} if alike is None else {"as cloned": w, f"{ALIKE}, as in the paper": alike}
+        found += [density_panel(cells), weight_map_panel(subject.dataset, seen, maps), along_panel(view["along"])]
     found.append(logit_panel(w, np.asarray(subject.artifact.arrays["reward"])))
     number = wish.trajectory if wish.trajectory is not None else _heaviest(subject, w)
     found.append(trajectory_panel(number, weights.along_time(subject.artifact.arrays, number, subject.dataset)))
+    if wish.frames and subject.dataset:
+        found.append(frames_panel(number, w, subject.dataset))
     if view.get("curves"):
         ordered = {name: view["curves"][name] for name in (*DRIFT, *view["curves"]) if name in view["curves"]}
         found.append(other_figures.curves_panel(ordered, "The health of the weights over training"))
     found.append(what_if_panel(view["what_if"]))
     return found
+
+
+def pick(shown: list[Panel], names: str) -> list[Panel]:
+    """The panels of these names, in this order."""
+    known = {panel.key: panel for panel in shown}
+    asked = [name.strip() for name in names.split(",")]
+    for name in asked:
+        if name not in known:
+            raise UsageError(f"--panels: there is no '{name}' here", nearest(name, list(known)))
+    return [known[name] for name in asked]
 
 
 def _heaviest(subject: Subject, w: np.ndarray) -> int:
@@ -53,7 +74,7 @@ def _heaviest(subject: Subject, w: np.ndarray) -> int:
 
 
 def save_png(path: Path, shown: list[Panel], view: dict[str, Any]) -> Path:
-    """All panels on one page, two in a row."""
+    """All panels on one page, two in a row, one that is left over across the page."""
     head = Panel("head", "", "", lambda figure, theme: _heading(figure, theme, view), wide=True)
     rows: list[list[Panel]] = [[head]]
     for panel in shown:
@@ -63,11 +84,9 @@ def save_png(path: Path, shown: list[Panel], view: dict[str, Any]) -> Path:
             rows[-1].append(panel)
     strips = []
     for row in rows:
-        tall = (1.35 if view["kind"] == "weights" else 0.85) if row[0] is head else HEIGHT
-        images = [_pixels(panel, LIGHT, FULL if panel.wide else HALF, tall) for panel in row]
-        if len(images) == 1 and not row[0].wide:
-            images.append(np.full_like(images[0], 255))
-        strips.append(np.concatenate(images, axis=1))
+        tall = (1.5 if view["kind"] == "weights" else 0.85) if row[0] is head else HEIGHT
+        width = FULL if len(row) == 1 else HALF
+        strips.append(np.concatenate([_pixels(panel, LIGHT, width, tall) for panel in row], axis=1))
     return output.write(path, png_bytes(np.concatenate(strips), Software=output.MARK))
 
 
@@ -82,7 +101,7 @@ def _pixels(panel: Panel, theme: Theme, width: float, height: float) -> np.ndarr
 def _heading(figure: Any, theme: Theme, view: dict[str, Any]) -> None:
     place = "/".join(Path(view["path"]).parts[-3:])
     figure.text(0.012, 0.74, place, fontsize=15, weight="bold", color=theme.ink)
-    line = f"{view['kind']} of {view['stage']}, seed {view['seed']}, digest {view['digest'][:12]}"
+    line = f"{view['kind']} artifact of smodice {view['stage']}, seed {view['seed']}, digest {view['digest'][:12]}"
     if view["kind"] == "weights":
         line = f"{_settings(view['config'])}   ·   seed {view['seed']}   ·   digest {view['digest'][:12]}"
         first, *more = summary(view)
@@ -175,18 +194,32 @@ def density_panel(cells: dict[str, Any]) -> Panel:
     return Panel("density", "State map", caption, draw, wide=True)
 
 
-def weight_map_panel(cells: dict[str, Any]) -> Panel:
+def weight_map_panel(dataset: Dataset, seen: weights.Plane, shown: dict[str, np.ndarray]) -> Panel:
+    rows = sample_rows(dataset, POINTS)
+    points = seen.project(dataset["observations"][rows])
+    expert = weights.expert_points(dataset, seen)
+    marks = None if expert is None else expert[:: -(-len(expert) // EXPERT_MARKS)]
+
     def draw(figure: Any, theme: Theme) -> None:
-        across, up = cells["names"]
-        axes = style(figure.subplots(), theme, across, up, grid=False)
-        top = float(np.nanquantile(cells["mean_weight"], 0.998))
         from matplotlib.colors import Normalize
 
-        image = _cells(axes, cells, cells["mean_weight"], theme, Normalize(0, max(top, 1e-12)))
-        _colour_bar(figure, image, axes, theme, "mean weight")
+        figure.set_layout_engine("compressed")
+        axes = np.atleast_1d(figure.subplots(1, len(shown), sharex=True, sharey=True))
+        for one, (title, w) in zip(axes, shown.items(), strict=True):
+            style(one, theme, seen.names[0], seen.names[1] if one is axes[0] else "", title, grid=False)
+            order = np.argsort(w[rows], kind="stable")  # the heaviest on top
+            norm = Normalize(0, float(np.quantile(w[w > 0], 0.998)))
+            image = one.scatter(*points[order].T, c=w[rows][order], s=7, lw=0, cmap=heat_map(theme), norm=norm)
+            _colour_bar(figure, image, one, theme, "weight")
+            if marks is not None:
+                one.scatter(*marks.T, s=14, marker="x", lw=0.8, color=theme.series[1], label="expert states")
+            if seen.dims and 0.4 < np.divide(*np.ptp(points, axis=0)) < 2.5:
+                one.set_aspect("equal")
+        if marks is not None:
+            legend(axes[0], theme, loc="best")
 
-    caption = "The mean weight of the rows in each cell: the paper's picture of the importance weights."
-    return Panel("weight-map", "Mean weight by place", caption, draw)
+    caption = "A sample of the data, coloured by weight, the heaviest on top: the paper's picture of the weights."
+    return Panel("weight-map", "Weight by place", caption, draw, wide=len(shown) > 1)
 
 
 def _cells(axes: Axes, cells: dict[str, Any], values: np.ndarray, theme: Theme, norm: Any) -> Any:
@@ -209,9 +242,7 @@ def along_panel(found: dict[str, Any]) -> Panel:
     def draw(figure: Any, theme: Theme) -> None:
         axes = style(figure.subplots(), theme, "step in the trajectory", "weight")
         for index, (name, line) in enumerate(found.items()):
-            colour = theme.series[index % len(theme.series)]
-            axes.fill_between(line["t"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
-            axes.plot(line["t"], line["mean"], color=colour, lw=2.2, label=name)
+            band(axes, "t", line, theme.series[index % len(theme.series)], name)
         axes.set_ylim(bottom=0)
         legend(axes, theme, loc="best")
 
@@ -254,6 +285,25 @@ def trajectory_panel(number: int, found: dict[str, list[float]]) -> Panel:
 
     caption = "One trajectory from start to end: its weight, reward R(s), value V(s) and residual R + gamma V' - V."
     return Panel("trajectory", f"Trajectory {number} along time", caption, draw)
+
+
+def frames_panel(number: int, w: np.ndarray, dataset: Dataset) -> Panel:
+    rows = slice(*dataset.offsets[number : number + 2])
+    steps = weights.peaks(w[rows], FRAMES)
+    width = registry.spec(dataset.env).obs_dim  # without the mark of the absorbing state
+    images = rendering.pictures_of(dataset.env, dataset["observations"][rows][steps, :width])
+
+    def draw(figure: Any, theme: Theme) -> None:
+        axes = figure.subplots(1, FRAMES)
+        for one in axes:
+            one.set_axis_off()
+        for one, step, image in zip(axes, steps, images, strict=False):
+            one.imshow(image[::2, ::2])
+            title = f"step {step}, weight {w[rows][step]:.3g}"
+            one.set_title(title, color=theme.ink, fontsize=9.5, loc="left")
+
+    caption = "The states in which the weight along the trajectory peaks."
+    return Panel("frames", f"Trajectory {number} where its weight peaks", caption, draw, wide=True)
 
 
 def what_if_panel(found: dict[str, Any]) -> Panel:

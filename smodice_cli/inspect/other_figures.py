@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from smodice_cli.inspect import weights
+from smodice_cli.inspect.returns import of_scores, returns_panel
 from smodice_cli.inspect.subject import Subject
-from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 from smodice_cli.inspect.views import Wish
 
 MOST_CURVES = 6
@@ -38,7 +39,11 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
         found.append(shares_panel(f"action{action['dim']}", title, caption, "action", action["histogram"]))
     if "per_episode" in view:
         found.append(_episodes_panel(view["per_episode"]))
-    if view.get("curves"):
+    if "curve" in view:
+        line = {"this policy": of_scores(view["curve"])["mean_return"]}
+        how = "the band is the deviation over the episodes"
+        found.append(returns_panel("returns", "Return over training", "return", line, how))
+    elif view.get("curves"):
         found.append(curves_panel(view["curves"], "Over training"))
     return found
 
@@ -101,9 +106,7 @@ def _value_panel(found: dict[str, Any]) -> Panel:
     def draw(figure: Any, theme: Theme) -> None:
         axes = style(figure.subplots(), theme, "step in the trajectory", "V(s)")
         for index, (name, line) in enumerate(found.items()):
-            colour = theme.series[index % len(theme.series)]
-            axes.fill_between(line["t"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
-            axes.plot(line["t"], line["mean"], color=colour, lw=2.2, label=name)
+            band(axes, "t", line, theme.series[index % len(theme.series)], name)
         legend(axes, theme, loc="best")
 
     return Panel("value", "V along the trajectories", "Mean and middle half of V by time step.", draw)

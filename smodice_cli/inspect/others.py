@@ -11,6 +11,7 @@ from smodice_cli import artifacts
 from smodice_cli.data import Dataset
 from smodice_cli.errors import SmodiceError
 from smodice_cli.inspect import weights
+from smodice_cli.inspect.returns import of_scores, steady, worst_deviation
 from smodice_cli.inspect.subject import Subject
 
 SAMPLE = 50_000  # rows on which networks are looked at
@@ -224,4 +225,14 @@ def eval_view(subject: Subject) -> dict[str, Any]:
             "quantiles": {str(q): float(np.quantile(returns, q)) for q in (0.0, 0.25, 0.5, 0.75, 1.0)},
         },
         "per_episode": episodes,
-    }
+    } | curve_view(payload.get("curve") or [])
+
+
+def curve_view(curve: list[dict[str, Any]]) -> dict[str, Any]:
+    """The return over training and whether it is steady; nothing where no snapshots were scored."""
+    lines = of_scores(curve)
+    if not lines:
+        return {}
+    curves = {name: {"steps": line["steps"], "values": line["mean"]} for name, line in lines.items()}
+    deviation = worst_deviation(lines["normalized"])
+    return {"curve": curve, "curves": curves, "steady": steady(deviation), "worst_deviation": deviation}

@@ -19,13 +19,14 @@ HEAD = 2048  # bytes in which it is found
 
 
 def check(path: Path, ending: str, force: bool = False) -> None:
-    """Refuse a wrong ending, a folder, a missing folder, and a file that is not ours, before any work is done."""
+    """Refuse a wrong ending, a folder, a file where a folder must be, and a file that is not ours, before any work."""
     if path.suffix.lower() != ending:
         raise UsageError(f"{path}: the name must end in {ending}")
     if path.is_dir():
         raise ForeignFileError(f"{path} is a folder", "name a file")
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: {path.parent} is not a folder")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise OutputError(f"cannot write {path}: {above} is not a folder")
     if path.exists() and path.stat().st_size and not force:
         with open(path, "rb") as handle:
             if MARK.encode() not in handle.read(HEAD):
@@ -33,15 +34,28 @@ def check(path: Path, ending: str, force: bool = False) -> None:
 
 
 def write(path: Path, content: bytes | str) -> Path:
-    """Write a whole file or none."""
+    """Write a whole file or none, in a folder that is made where it is missing."""
+    with artifacts.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with artifacts.atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
-def write_csv(path: Path, subject: Subject, view: dict[str, Any]) -> Path:
-    """The table behind a view: trajectories, one trajectory, episodes, ranges, or the training curves."""
-    columns, rows = table(subject, view)
+def write_csv(path: Path, subject: Subject, view: dict[str, Any], force: bool = False) -> list[Path]:
+    """The table behind a view: trajectories, one trajectory, episodes, ranges, or the training curves.
+
+    Scores have two: the returns over training lie beside the episodes, in NAME.curve.csv.
+    """
+    tables = {path: table(subject, view)}
+    if "curve" in view:
+        second = path.with_suffix(".curve.csv")
+        check(second, ".csv", force)
+        tables[second] = _records(view["curve"])
+    return [_write_table(place, view, *content) for place, content in tables.items()]
+
+
+def _write_table(path: Path, view: dict[str, Any], columns: list[str], rows: list[Sequence[Any]]) -> Path:
     text = io.StringIO()
     text.write(f"# {MARK} from {view['path']} ({view['digest'][:12]})\n")
     writer = csv.writer(text, lineterminator="\n")

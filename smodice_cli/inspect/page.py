@@ -45,7 +45,7 @@ def picture(panel: Panel) -> str:
 
 
 def _data_url(panel: Panel, theme: Theme) -> str:
-    image = as_png(render(panel, theme, FULL_WIDTH if panel.wide else WIDTH, HEIGHT, dpi=150))
+    image = as_png(render(panel, theme, FULL_WIDTH if panel.wide else WIDTH, HEIGHT, dpi=130))
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
@@ -127,7 +127,8 @@ def save_inspection(path: Path, panels: Sequence[Panel], view: dict[str, Any]) -
     """One artifact as a page: verdict, pictures, tables, provenance."""
     name = "/".join(Path(view["path"]).parts[-3:])
     blocks = [block for block in terminal.blocks(view) if not _is(block, "made from")]
-    body = f'<h1>{escape(name)}</h1><p class="muted">{escape(view["kind"])} of smodice {escape(view["stage"])}</p>'
+    what = f"{view['kind']} artifact of smodice {view['stage']}"
+    body = f'<h1>{escape(name)}</h1><p class="muted">{escape(what)}</p>'
     if "verdict" in view:
         body += verdict(view["verdict"])
         card = terminal.card(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -80,7 +81,7 @@ def spark(values: Sequence[float], width: int = 40) -> str:
 
 
 def _heading(view: dict[str, Any]) -> list[Block]:
-    facts = f"{view['kind']} of {view['stage']}, seed {view['seed']}, made in {view['seconds']:.1f} s"
+    facts = f"{view['kind']} artifact of smodice {view['stage']}, seed {view['seed']}, made in {view['seconds']:.1f} s"
     shown: list[Block] = [[f"[bold]{escape(view['path'])}[/]", f"{facts}, digest {view['digest'][:12]}"]]
     if view["config"]:
         shown.append(_settings(view["config"]))
@@ -95,12 +96,13 @@ def _heading(view: dict[str, Any]) -> list[Block]:
 def _settings(config: dict[str, Any]) -> list[str]:
     """Settings side by side, in as many lines as they need."""
     lines, width = ["[dim]settings[/]"], LINE
-    for name, value in config.items():
+    for name, given in config.items():
+        value = (", ".join(given) if isinstance(given, list) else str(given)) or "none"
         size = len(f"  {name} {value}")
         if width + size > LINE:
             lines.append("")
             width = 0
-        lines[-1] += f"  {name} [bold]{escape(str(value))}[/]"
+        lines[-1] += f"  {name} [bold]{escape(value)}[/]"
         width += size
     return lines
 
@@ -146,7 +148,7 @@ def card(view: dict[str, Any]) -> Table:
         ["largest row's share", percent(health["largest_share"])],
         ["heaviest 1 % of rows hold", percent(health["top_1_percent_share"])],
         ["exact zeros", percent(health["zero_share"])],
-        ["no numbers", f"{health['non_finite']:,}"],
+        ["rows without a number", f"{health['non_finite']:,}"],
         ["mean", f"{health['mean']:.4f}"],
     ]
     if "raw_mean" in health:
@@ -167,9 +169,9 @@ def verdict_lines(verdict: dict[str, Any]) -> list[str]:
     level = verdict["level"]
     assert level in LEVELS
     lines = [f"[bold {level}]● {level}: {WORDS[level]}[/]"]
-    for finding in verdict["findings"]:
-        lines.append(f"  [{finding['level']}]●[/] {escape(finding['text'])}")
-        lines.append(f"    [dim]try:[/] {escape(finding['remedy'])}")
+    for remedy, found in itertools.groupby(verdict["findings"], key=lambda finding: finding["remedy"]):
+        lines += [f"  [{finding['level']}]●[/] {escape(finding['text'])}" for finding in found]
+        lines.append(f"    [dim]try:[/] {escape(remedy)}")
     return lines
 
 
@@ -343,12 +345,12 @@ def _disc(view: dict[str, Any]) -> list[Block]:
 def _shares(title: str, histogram: dict[str, Any]) -> list[str]:
     edges, lines = histogram["edges"], [f"[italic]{escape(title)}, share of each group[/]"]
     for name, shares in histogram["shares"].items():
-        most = max(max(shares), 1e-12)
         lines.append(f"  [bold]{escape(name)}[/]")
-        for i in range(0, len(shares), 2):  # pairs of bins: a dozen lines
-            part = shares[i] + (shares[i + 1] if i + 1 < len(shares) else 0.0)
-            name = f"{edges[i]:6.2f} to {edges[min(i + 2, len(shares))]:6.2f}"
-            lines.append(f"  {name:>18}  [cyan]{bar(part / (2 * most)):<{BAR}}[/] {percent(part)}")
+        pairs = [sum(shares[i : i + 2]) for i in range(0, len(shares), 2)]  # of bins: a dozen lines at most
+        filled = [i for i, pair in enumerate(pairs) if pair]
+        for i in range(filled[0], filled[-1] + 1):
+            name = f"{edges[2 * i]:6.2f} to {edges[min(2 * i + 2, len(shares))]:6.2f}"
+            lines.append(f"  {name:>18}  [cyan]{bar(pairs[i] / max(pairs)):<{BAR}}[/] {percent(pairs[i])}")
     return lines
 
 
@@ -378,9 +380,11 @@ def _eval(view: dict[str, Any]) -> list[Block]:
     rows = [
         ["episodes", f"{episodes['count']:,}"],
         ["return", _range(episodes["return"])],
-        ["quartiles", "  ".join(f"{value:.4g}" for value in episodes["quantiles"].values())],
+        ["least, quartiles, most", "  ".join(f"{value:.4g}" for value in episodes["quantiles"].values())],
         ["length", _range(episodes["length"])],
         *[[f"ended: {name}", f"{count:,}"] for name, count in episodes["ended"].items()],
         *[[name.replace("_", " "), short(value)] for name, value in score.items() if isinstance(value, float)],
     ]
+    if view.get("steady"):
+        rows.append(["last third of training within 10 % of its end", view["steady"]])
     return [Table("scores", ["", ""], rows)]

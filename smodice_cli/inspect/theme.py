@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,14 @@ def style(axes: Axes, theme: Theme, x: str = "", y: str = "", title: str = "", g
         axes.grid(True, color=theme.line, linewidth=0.7)
         axes.set_axisbelow(True)
     return axes
+
+
+def band(
+    axes: Axes, across: str, line: Mapping[str, Sequence[float]], colour: str, label: str, marks: str = "-"
+) -> None:
+    """A line's mean against its column `across`, and the band between low and high."""
+    axes.fill_between(line[across], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
+    axes.plot(line[across], line["mean"], marks, color=colour, lw=2, ms=3, label=label)
 
 
 def legend(axes: Axes, theme: Theme, **options: Any) -> None:

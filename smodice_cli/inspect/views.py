@@ -15,6 +15,7 @@ from smodice_cli.inspect.diagnostics import findings, flow_residual, verdict, we
 from smodice_cli.inspect.subject import Subject, curves, open_subject, provenance
 
 NEED_DATASET = ("expert against the rest", "top and bottom trajectories", "state map", "names of the sources")
+ALIKE = "rows counted alike"
 NO_LABELS = "no labels: the data come from one source, and the task has no success test that tells its episodes apart"
 
 
@@ -26,6 +27,7 @@ class Wish:
     compare: Path | None = None
     dims: tuple[int, int] | None = None
     top: int = 5
+    frames: bool = False
 
 
 def parse_plane(text: str) -> tuple[int, int]:
@@ -41,9 +43,12 @@ def describe(path: Path | Subject, wish: Wish | None = None) -> dict[str, Any]:
     subject = path if isinstance(path, Subject) else open_subject(path)
     wish = wish or Wish()
     artifact, header = subject.artifact, subject.artifact.header
-    if subject.kind != "weights" and (wish.compare or wish.trajectory is not None):
-        raise UsageError(f"{artifact.path} is a {subject.kind} artifact: --compare and --trajectory look at weights")
+    if subject.kind != "weights" and (wish.compare or wish.trajectory is not None or wish.frames):
+        asked = "--compare, --trajectory and --frames look at weights"
+        raise UsageError(f"{artifact.path} is a {subject.kind} artifact: {asked}")
     check_dims(subject, wish)
+    if wish.frames and subject.dataset is None:
+        raise InputError(f"--frames needs the dataset: {subject.missing or 'this artifact names none'}")
     view: dict[str, Any] = {
         "path": str(artifact.path),
         "kind": header.kind,
@@ -115,6 +120,10 @@ def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
         ordered = weights.trajectories(w, dataset)
         view["trajectories"] = {"count": len(ordered), "top": ordered[: wish.top], "bottom": ordered[-wish.top :]}
         view["along"] = profiles(subject, w, chosen)
+        if (alike := on_rows_alike(subject, w)) is not None:
+            first = next(iter(view["along"]))
+            rows = chosen.rows if chosen else None
+            view["along"][f"{first}, {ALIKE}"] = weights.profile(alike, np.asarray(arrays["t"]), rows)
     if wish.trajectory is not None:
         count = int(np.max(arrays["episode"])) + 1
         if not 0 <= wish.trajectory < count:
@@ -137,6 +146,14 @@ def profiles(subject: Subject, w: np.ndarray, chosen: weights.Chosen | None) -> 
     if chosen is None:
         return {"all rows": weights.profile(w, t)}
     return {chosen.name: weights.profile(w, t, chosen.rows), "the rest": weights.profile(w, t, ~chosen.rows)}
+
+
+def on_rows_alike(subject: Subject, w: np.ndarray) -> np.ndarray | None:
+    """The weights as the paper draws them, where ours are against discounted data (D10)."""
+    config = subject.artifact.header.config
+    if config.get("estimator") != "dual" or config.get("sampling") != "discounted":
+        return None
+    return weights.occupancy(w, np.asarray(subject.artifact.arrays["t"]), config["n_step"], config["gamma"])
 
 
 def comparison(subject: Subject, other: Path) -> dict[str, Any]:

@@ -174,6 +174,17 @@ def along_time(arrays: dict[str, np.ndarray], k: int, dataset: Dataset | None) -
     return columns
 
 
+def peaks(w: np.ndarray, most: int) -> list[int]:
+    """Where a trajectory's weight is highest: its largest local maxima, not next to each other, in order of time."""
+    sides = np.pad(w, 1, constant_values=-np.inf)
+    local = np.flatnonzero((w >= sides[:-2]) & (w >= sides[2:]))
+    found: list[int] = []
+    for step in local[np.argsort(-w[local], kind="stable")].tolist():
+        if len(found) < most and all(abs(step - other) > len(w) // 20 for other in found):
+            found.append(step)
+    return sorted(found)
+
+
 def profile(w: np.ndarray, t: np.ndarray, rows: np.ndarray | None = None, bins: int = 40) -> dict[str, list[float]]:
     """Mean and middle half of the weights against the time in the episode."""
     if rows is not None:
@@ -190,6 +201,24 @@ def profile(w: np.ndarray, t: np.ndarray, rows: np.ndarray | None = None, bins: 
             for name, value in zip(found, ((start + stop - 1) / 2, part.mean(), low, high), strict=True):
                 found[name].append(float(value))
     return found
+
+
+def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
+    """d*/d^O on rows that count alike, mean 1, from weights whose V was trained on rows drawn by gamma^t (D10).
+
+    There d^O is the discounted data, and a row's weight w_t = sum_{k<n} gamma^k xi_{t-k} over the segments that cover
+    it (D7) lacks the discount at which each segment starts: gamma^t sum_{k<n} xi_{t-k} has it. xi follows from
+    w_t - gamma w_{t-1} = xi_t - gamma^n xi_{t-n}.
+    """
+    rows = np.arange(len(w))
+    change = w - gamma * np.where(t > 0, np.roll(w, 1), 0.0)
+    xi = change.copy()
+    for back in range(n, int(t.max()) + 1, n):
+        later = np.flatnonzero(t >= back)
+        xi[later] += gamma**back * change[later - back]
+    total = np.append(0.0, np.cumsum(xi))
+    found = gamma**t * np.maximum(total[rows + 1] - total[rows + 1 - np.minimum(t + 1, n)], 0.0)
+    return found / found.mean()
 
 
 def what_if(w: np.ndarray) -> dict[str, list[dict[str, float]]]:
@@ -259,7 +288,7 @@ def plane(dataset: Dataset, dims: tuple[int, int] | None = None) -> Plane:
 
 
 def state_map(dataset: Dataset, w: np.ndarray, seen: Plane, bins: int = 60) -> dict[str, Any]:
-    """Shares of offline rows, of weight and of expert states in the cells of one grid; mean weight per cell.
+    """Shares of offline rows, of weight and of expert states in the cells of one grid.
 
     Expert states that hold only some dimensions are left out unless those are the drawn ones.
     """
@@ -269,9 +298,7 @@ def state_map(dataset: Dataset, w: np.ndarray, seen: Plane, bins: int = 60) -> d
     edges = [np.linspace(a, b, bins + 1) for a, b in zip(low - margin, high + margin, strict=True)]
     rows = np.histogram2d(points[:, 0], points[:, 1], edges)[0]
     weight = np.histogram2d(points[:, 0], points[:, 1], edges, weights=w)[0]
-    with np.errstate(invalid="ignore"):
-        mean = weight / rows
-    expert = _expert_points(dataset, seen)
+    expert = expert_points(dataset, seen)
     found = None if expert is None else np.histogram2d(expert[:, 0], expert[:, 1], edges)[0]
     return {
         "names": seen.names,
@@ -279,11 +306,11 @@ def state_map(dataset: Dataset, w: np.ndarray, seen: Plane, bins: int = 60) -> d
         "offline": rows / len(points),
         "weighted": weight / w.sum(),
         "expert": None if found is None else found / len(expert),  # type: ignore[arg-type]
-        "mean_weight": mean,
     }
 
 
-def _expert_points(dataset: Dataset, seen: Plane) -> np.ndarray | None:
+def expert_points(dataset: Dataset, seen: Plane) -> np.ndarray | None:
+    """The expert's states in the plane; None where they do not hold the drawn dimensions."""
     states = dataset["expert/observations"]
     if len(dataset.dims) == dataset["observations"].shape[1]:
         return seen.project(states)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from smodice_cli.artifacts import Header
 from smodice_cli.config import SECTIONS
 from smodice_cli.console import console
 from smodice_cli.errors import InputError, SmodiceError
-from smodice_cli.inspect import figures, output, page, subject, views
+from smodice_cli.inspect import figures, output, page, returns, subject, views
 from smodice_cli.inspect.terminal import percent
-from smodice_cli.inspect.theme import Panel, Theme, legend, style
+from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 from smodice_cli.stages import paper
 
 KINDS = ("disc", "value", "weights", "policy", "eval")
@@ -46,9 +47,14 @@ class Seed:
     def number(self) -> int:
         return next(iter(self.headers.values())).seed
 
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """The score file's content; empty where there is none."""
+        return artifacts.read_payload(self.places["eval"]) if "eval" in self.places else {}
+
     @property
     def score(self) -> dict[str, Any] | None:
-        return artifacts.read_payload(self.places["eval"])["score"] if "eval" in self.places else None
+        return self.scores.get("score")
 
 
 @dataclass(frozen=True)
@@ -174,11 +180,14 @@ def result(run: Run) -> dict[str, Any]:
     success = [score["success_rate"] for score in scores if "success_rate" in score]
     if success:
         found["success_rate"] = float(np.mean(success))
+    line = returns_of(run)
+    found["worst_deviation"] = returns.worst_deviation(line) if line else None
+    found["steady"] = returns.steady(found["worst_deviation"])
     found["per_seed"] = {str(seed.number): score["normalized"] if (score := seed.score) else None for seed in run.seeds}
     return found
 
 
-def spread_of(run: Run, kind: str, name: str) -> dict[str, list[float]] | None:
+def spread_of(run: Run, kind: str, name: str) -> returns.Line | None:
     """A logged figure over the seeds: mean, lowest and highest at the steps that all of them logged."""
     found = []
     for seed in run.seeds:
@@ -186,14 +195,13 @@ def spread_of(run: Run, kind: str, name: str) -> dict[str, list[float]] | None:
             steps, values = subject.curve(subject.read_log(subject.log_path(seed.places[kind], kind)), name)
             if steps:
                 found.append(dict(zip(steps, values, strict=True)))
-    if not found:
-        return None
-    common = sorted(set.intersection(*(set(one) for one in found)))
-    if len(common) < 2:
-        return None
-    table = np.array([[one[step] for step in common] for one in found])
-    lines = {"mean": table.mean(axis=0), "low": table.min(axis=0), "high": table.max(axis=0)}
-    return {"steps": common, **{key: line.tolist() for key, line in lines.items()}}
+    return returns.over_seeds(found)
+
+
+def returns_of(run: Run) -> returns.Line | None:
+    """The score of the policy's snapshots over the seeds; None where none were scored."""
+    lines = [{float(p["step"]): p["normalized"] for p in seed.scores.get("curve") or []} for seed in run.seeds]
+    return returns.over_seeds([line for line in lines if line])
 
 
 def commands(run: Run) -> list[str]:
@@ -246,6 +254,8 @@ def report(folders: Sequence[Path], html: Path) -> dict[str, Any]:
     for found, name in zip(results, names, strict=True):
         found["run"] = name
     body = [f"<h1>SMODICE: {len(runs)} run{'s' * (len(runs) > 1)}</h1>", _provenance(runs, names), _results(results)]
+    if panels := returns_panels(runs, names):
+        body.append(f'<section id="returns"><h2>Return over training</h2>{page.pictures(panels)}</section>')
     with console.progress("report", len(runs)) as bar:
         for number, run in enumerate(runs):
             body.append(_run_section(run, names[number]))
@@ -286,7 +296,7 @@ def _provenance(runs: list[Run], names: list[str]) -> str:
 
 
 def _results(results: list[dict[str, Any]]) -> str:
-    columns = ["run", "score", "paper", "task", "method", "seeds", "success", "effective sample", "minutes"]
+    columns = ["run", "score", "steady", "paper", "task", "method", "seeds", "success", "effective", "minutes"]
     rows: list[list[page.Cell]] = []
     for found in results:
         score: page.Cell = ""
@@ -299,6 +309,7 @@ def _results(results: list[dict[str, Any]]) -> str:
             [
                 found["run"],
                 score,
+                "" if found["worst_deviation"] is None else (found["steady"], found["worst_deviation"]),
                 said,
                 f"{found['task']} ({found['problem']})" if found["problem"] else found["task"],
                 found["method"],
@@ -310,7 +321,9 @@ def _results(results: list[dict[str, Any]]) -> str:
         )
     note = (
         "Scores are normalized: 0 is the random, 100 the expert reference; mean and deviation over seeds. The paper "
-        "trains three seeds for a million steps and evaluates ten episodes; it prints most scores as curves only."
+        "trains three seeds for a million steps and evaluates ten episodes; it prints most scores as curves only. "
+        "Effective: the effective sample of the weights. Steady: does the last third of the return over training stay "
+        "within 10 % of its end, and how far it strays at most."
     )
     return f'<section id="results"><h2>Results</h2>{page.table(columns, rows)}<p class="muted">{note}</p></section>'
 
@@ -354,6 +367,23 @@ def _run_section(run: Run, name: str) -> str:
     return "\n".join(parts)
 
 
+def returns_panels(runs: list[Run], names: list[str]) -> list[Panel]:
+    """One picture for each task, with one line for each method (or run, where two share their method)."""
+    tasks: dict[str, dict[str, tuple[Run, returns.Line]]] = {}
+    for run, name in zip(runs, names, strict=True):
+        if line := returns_of(run):
+            task = f"{run.env} ({run.problem})" if run.problem else run.env
+            tasks.setdefault(task, {})[name] = run, line
+    panels = []
+    for task, found in tasks.items():
+        distinct = len({run.method for run, _ in found.values()}) == len(found)
+        lines = {run.method if distinct else name: line for name, (run, line) in found.items()}
+        seeds = max(len(run.seeds) for run, _ in found.values())
+        how = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
+        panels.append(returns.returns_panel("returns", task, "normalized score", lines, how))
+    return panels if len(panels) > 1 else [replace(panel, wide=True) for panel in panels]
+
+
 def curves_panel(run: Run) -> Panel | None:
     """What the stages logged, mean over seeds with the range between the lowest and the highest."""
     found = [(title, line) for kind, name, title in CURVES if (line := spread_of(run, kind, name))][:MOST_CURVES]
@@ -364,8 +394,7 @@ def curves_panel(run: Run) -> Panel | None:
         axes = np.atleast_1d(figure.subplots(1, len(found)))
         for index, (one, (title, line)) in enumerate(zip(axes, found, strict=True)):
             style(one, theme, "step", "", title)
-            one.fill_between(line["steps"], line["low"], line["high"], color=theme.series[index], alpha=0.22, lw=0)
-            one.plot(line["steps"], line["mean"], color=theme.series[index], lw=1.6, label="mean")
+            band(one, "steps", line, theme.series[index], "mean")
             one.locator_params(axis="x", nbins=4)
             one.ticklabel_format(useOffset=False)
         if len(run.seeds) > 1:

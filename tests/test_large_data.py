@@ -81,4 +81,4 @@ def test_memory_stays_flat_while_the_data_grow(tmp_path: Path) -> None:
     assert grown["train-disc"] < 0.1, grown
     assert grown["train-policy"] < 0.25, grown
     # The columns of weights.h5 (44 bytes a row, whatever the width of the states) and what their diagnosis sorts.
-    assert grown["train-value"] < 0.5, grown
+    assert grown["train-value"] < 1.0, grown

@@ -92,7 +92,7 @@ def _split(count: int, share: float, generator: torch.Generator) -> tuple[Tensor
 
 
 @torch.no_grad()
-def rewards(disc: Discriminator, states: np.ndarray, block: int = 1 << 16) -> Tensor:
+def rewards(disc: Discriminator, states: np.ndarray, block: int = 1 << 14) -> Tensor:
     """R(s) of every state, block by block."""
     device = disc.dims.device
     whole = torch.from_numpy(states)

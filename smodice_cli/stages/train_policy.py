@@ -19,7 +19,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.snapshots import Snapshots, snapshots_path
-from smodice_cli.stages.trainer import State, adam, descend, fit, prepare, row_sampler
+from smodice_cli.stages.trainer import State, Update, adam, descend, fit, prepare, row_sampler
 
 STAGE = "train-policy"
 
@@ -35,10 +35,10 @@ def train_policy(value: Path, out: Path, config: PolicyConfig, seed: int, option
     return run(Job(STAGE, "policy", out, config, seed, inputs, options, beside=beside), _work)
 
 
-def _work(job: Job, began: float) -> Header:
-    config: PolicyConfig = job.config
-    dataset = Dataset.of(job.inputs["dataset"])
-    generator, device = prepare(job)
+def learner(
+    dataset: Dataset, w: np.ndarray, config: PolicyConfig, generator: torch.Generator, device: torch.device
+) -> tuple[State, Update]:
+    """The policy, its moving average, and its step on rows of the data set under the weights w."""
     mean, std, low, high = (
         torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
     )
@@ -46,24 +46,25 @@ def _work(job: Job, began: float) -> Header:
     initialise(policy, generator)
     policy.to(device)
     averaged = copy.deepcopy(policy)
-    kept = averaged if config.average else policy
-    snapshots = Snapshots(kept, config.snapshots, config.steps)
     log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
     optimisers = {"policy": adam(policy.parameters(), config.lr)}
     if config.entropy:
         optimisers["temperature"] = adam([log_temperature], config.lr)
     states, actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
-    weights = np.where(dataset.real_rows(), job.inputs["weights"].arrays["w"], 0.0)
+    weights = np.where(dataset.real_rows(), w, 0.0)
     real = dataset.real_rows().astype(np.float64)
     sample = row_sampler(weights if config.sampling == "weights" else real, generator)
     row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
 
     def update(step: int) -> dict[str, Tensor]:
         rows = sample(config.batch)
-        w = row_weights[rows].to(device)
-        mu, log_std = policy(states[rows].to(device))
-        targets = policy.unit(actions[rows].to(device))
-        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
+        batch, taken, w = (column.index_select(0, rows).to(device) for column in (states, actions, row_weights))
+        targets = policy.unit(taken)
+        if config.loss == "mse":
+            loss = policy_mse(policy.centre(batch), targets, w)
+        else:
+            mu, log_std = policy(batch)
+            loss = policy_nll(mu, log_std, targets, w)
         info = {"loss": loss.detach()}
         if config.entropy:
             noise = torch.randn(mu.shape, generator=generator).to(device)
@@ -74,13 +75,27 @@ def _work(job: Job, began: float) -> Header:
         descend(loss, optimisers.values())
         if config.average:
             average(averaged, policy, config.average)
+        return info
+
+    modules: dict[str, torch.nn.Module] = {"policy": policy, "averaged": averaged}
+    return State(modules, optimisers, generator, {"log_temperature": log_temperature.data}), update
+
+
+def _work(job: Job, began: float) -> Header:
+    config: PolicyConfig = job.config
+    dataset = Dataset.of(job.inputs["dataset"])
+    state, update = learner(dataset, job.inputs["weights"].arrays["w"], config, *prepare(job))
+    kept = state.modules["averaged" if config.average else "policy"]
+    snapshots = Snapshots(kept, config.snapshots, config.steps)
+    state.extra |= snapshots.state()
+
+    def update_and_keep(step: int) -> dict[str, Tensor]:
+        info = update(step)
         snapshots.take(step + 1, kept)
         return info
 
-    extra = {"log_temperature": log_temperature.data} | snapshots.state()
-    state = State({"policy": policy, "averaged": averaged}, optimisers, generator, extra)
     shown = ("loss", "entropy") if config.entropy else ("loss",)
-    fit(job, state, update, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
+    fit(job, state, update_and_keep, steps=config.steps, lr=config.lr, schedule=config.schedule, shown=shown)
     metrics = {
         "env": dataset.env,
         "absorbing": dataset.absorbing,

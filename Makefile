@@ -7,7 +7,7 @@ PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-d4rl demo test test-quick test-experts lint bench clean
+.PHONY: help setup setup-d4rl demo test test-quick test-experts lint bench bench-hopper clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -49,6 +49,11 @@ bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/baselines.py
 	$(VENV)/bin/python benchmarks/read_d4rl.py
 	$(VENV)/bin/python benchmarks/simulate.py
+	$(VENV)/bin/python benchmarks/seeds.py
+
+bench-hopper: setup  ## half an hour: processor time to 95 % of the expert on Hopper, ours and the official way
+	$(SMODICE) build-dataset --config pipelines/observations/hopper.toml --out runs/hopper/dataset.h5
+	$(VENV)/bin/python benchmarks/hopper.py runs/hopper/dataset.h5
 
 clean:  ## remove run folders and caches, keep .venv
 	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

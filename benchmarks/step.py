@@ -2,105 +2,70 @@
 
     python benchmarks/step.py            # or: make bench
 
-"Official way" is the same update written as the published code is organised (from the paper's equations): value and
-policy in one loop, three forward passes for s, s' and s_0, the reward network evaluated on every batch, weights
-recomputed from fresh values, unfused Adam. All at batch 256, one thread, 11-dimensional states, 3-dimensional actions.
+Ours are the updates that train-value and train-policy execute with their default settings, sampling included; the
+official way is the joint step of `official.py`. All at batch 256, one thread, 11-dimensional states, 3-dimensional
+actions, 200,000 rows in memory.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import torch
+from official import Official
 
-from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, ValueFunction, initialise, log_prob
-from smodice_cli.algos.smodice import average, bellman_residual, policy_mse, value_loss
 from smodice_cli.config import PolicyConfig, ValueConfig
-from smodice_cli.stages.trainer import adam, descend
+from smodice_cli.data import Dataset
+from smodice_cli.stages import dual, learners, train_policy
+from smodice_cli.stages.runner import Job
 
-STATE, ACTION, HIDDEN, BATCH, ROWS = 11, 3, 256, 256, 200_000
-ROUNDS, STEPS = 7, 40
-
-generator = torch.Generator().manual_seed(0)
-states, next_states = torch.randn(ROWS, STATE, generator=generator), torch.randn(ROWS, STATE, generator=generator)
-actions = torch.rand(ROWS, ACTION, generator=generator) * 2 - 1
-reward = torch.randn(ROWS, generator=generator)
-initial = torch.randn(5_000, STATE, generator=generator)
+STATE, ACTION, HIDDEN, BATCH, ROWS, EPISODE = 11, 3, 256, 256, 200_000, 200
+ROUNDS, STEPS = 25, 12
 
 
-def networks() -> tuple[ValueFunction, TanhGaussianPolicy, Discriminator]:
-    zero, one, limit = torch.zeros(STATE), torch.ones(STATE), torch.ones(ACTION)
-    value = ValueFunction(zero, one, HIDDEN, 1.0)
-    policy = TanhGaussianPolicy(zero, one, -limit, limit, HIDDEN)
-    disc = Discriminator(zero, one, range(STATE), HIDDEN)
-    for module in (value, policy, disc):
-        initialise(module, generator)
-    return value, policy, disc
+def random_data() -> Dataset:
+    """Rows without meaning, in episodes that end in a terminal state every other time."""
+    rng = np.random.default_rng(0)
+    offsets = np.arange(0, ROWS + 1, EPISODE)
+    terminals = np.zeros(ROWS, np.uint8)
+    terminals[offsets[1::2] - 1] = 1
+    arrays = {
+        **{name: rng.normal(size=(ROWS, STATE)).astype(np.float32) for name in ("observations", "next_observations")},
+        "actions": rng.uniform(-1, 1, (ROWS, ACTION)).astype(np.float32),
+        "rewards": np.zeros(ROWS, np.float32),
+        "terminals": terminals,
+        "timeouts": np.zeros(ROWS, np.uint8),
+        "episode_offsets": offsets,
+        "episode_source": np.zeros(len(offsets) - 1, np.int32),
+        "mean": np.zeros(STATE, np.float32),
+        "std": np.ones(STATE, np.float32),
+        "action_low": -np.ones(ACTION, np.float32),
+        "action_high": np.ones(ACTION, np.float32),
+        "expert/observations": rng.normal(size=(1000, STATE)).astype(np.float32),
+    }
+    return Dataset(arrays, "hopper", list(range(STATE)), False, ["random"])
 
 
-def ours() -> tuple[Callable[[], None], Callable[[], None]]:
+def ours(dataset: Dataset) -> tuple[Callable[[], None], Callable[[], None]]:
     """The steps of train-value and train-policy."""
-    value, policy, _ = networks()
-    averaged = networks()[1]
-    config, cloning = ValueConfig(), PolicyConfig()
-    nu = torch.nn.Parameter(torch.zeros(()))
-    value_adams = [adam(value.parameters(), 3e-4), adam([nu], 3e-4)]
-    policy_adam = adam(policy.parameters(), 3e-4)
+    generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
+    rng = np.random.default_rng(0)
+    config, cloning = ValueConfig(batch=BATCH, hidden=HIDDEN), PolicyConfig(batch=BATCH, hidden=HIDDEN)
+    reward, end_reward = (rng.normal(size=n).astype(np.float32) for n in (ROWS, ROWS // EPISODE))
+    problem = dual.pose(dataset, reward, end_reward, config)
+    learner = dual.Learner(problem, *dual.build(dataset, config, generator), generator, device)
+    weights: Any = {"weights": SimpleNamespace(arrays={"w": rng.exponential(size=ROWS)})}
+    job = Job("train-policy", "policy", Path("none"), cloning, 0, weights)
+    policy = train_policy.new_policy(dataset, HIDDEN, generator)
+    policy_update = learners.cloning(job, dataset, policy, generator, device).update
 
-    def value_step() -> None:
-        rows = torch.randint(ROWS, (BATCH,), generator=generator)
-        starts = initial[torch.randint(len(initial), (config.initial_batch,), generator=generator)]
-        v, v_next, v0 = value(torch.cat([states[rows], next_states[rows], starts])).split([BATCH, BATCH, len(starts)])
-        residual = bellman_residual(reward[rows], v, v_next, 0.99)
-        loss, _ = value_loss("kl", residual, v0, 0.99, 1.0, config.cap, nu)
-        descend(loss, value_adams)
-
-    def policy_step() -> None:
-        rows = torch.randint(ROWS, (BATCH,), generator=generator)
-        mean, _ = policy(states[rows])
-        loss = policy_mse(mean, policy.unit(actions[rows]), torch.ones(BATCH))
-        descend(loss, [policy_adam])
-        average(averaged, policy, cloning.average)
-
-    return value_step, policy_step
-
-
-def official_way() -> Callable[[], None]:
-    """One joint step: discriminator reward, value loss, fresh weights, weighted likelihood with entropy constraint."""
-    value, policy, disc = networks()
-    log_temperature = torch.zeros((), requires_grad=True)
-    value_adam = torch.optim.Adam(value.parameters(), lr=3e-4, weight_decay=1e-4, fused=False, foreach=False)
-    policy_adam = torch.optim.Adam(policy.parameters(), lr=3e-4, fused=False, foreach=False)
-    temperature_adam = torch.optim.Adam([log_temperature], lr=3e-4, fused=False, foreach=False)
-
-    def step() -> None:
-        rows = torch.randint(ROWS, (BATCH,), generator=generator)
-        starts = initial[torch.randint(len(initial), (BATCH,), generator=generator)]
-        s, s_next, a = states[rows], next_states[rows], actions[rows]
-        with torch.no_grad():
-            r = disc(s)
-        v, v_next, v0 = value(s), value(s_next), value(starts)
-        e = r + 0.99 * v_next - v
-        loss = 0.01 * v0.mean() + torch.logsumexp(e, 0)
-        value_adam.zero_grad()
-        loss.backward()
-        value_adam.step()
-        weights = e.detach().exp()
-        mean, log_std = policy(s)
-        sample = torch.tanh(mean + log_std.exp() * torch.randn(mean.shape, generator=generator))
-        negative_entropy = log_prob(mean, log_std, sample)
-        temperature = log_temperature.exp().detach()
-        policy_loss = -(weights * log_prob(mean, log_std, a)).mean() + temperature * negative_entropy.mean()
-        policy_adam.zero_grad()
-        policy_loss.backward()
-        policy_adam.step()
-        temperature_loss = -(log_temperature * (negative_entropy.detach() - ACTION).mean())
-        temperature_adam.zero_grad()
-        temperature_loss.backward()
-        temperature_adam.step()
-
-    return step
+    # The training loop looks at every loss.
+    return lambda: float(learner.update(0)["loss"]), lambda: float(policy_update(0)["loss"])  # type: ignore[return-value]
 
 
 def matrix_products() -> Callable[[], None]:
@@ -137,10 +102,10 @@ def interleaved(functions: dict[str, Callable[[], None]]) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    value_step, policy_step = ours()
-    found = interleaved(
-        {"value": value_step, "policy": policy_step, "official way": official_way(), "products": matrix_products()}
-    )
+    dataset = random_data()
+    value_step, policy_step = ours(dataset)
+    functions = {"value": value_step, "policy": policy_step, "official way": Official(dataset, BATCH, HIDDEN).step}
+    found = interleaved({**functions, "products": matrix_products()})
     both = found["value"] + found["policy"]
     print(f"{'one step at batch 256, one thread':42} {'ms':>6}")
     for name, label in (("value", "ours, value"), ("policy", "ours, policy")):

@@ -277,7 +277,9 @@ class Dataset:
         return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
 
     def time_of_row(self) -> np.ndarray:
-        return (np.arange(self.rows) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(np.int32)
+        steps = np.ones(self.rows, np.int32)  # whose running sum starts again at 0 with every episode
+        steps[0], steps[self.offsets[1:-1]] = 0, 1 - np.diff(self.offsets)[:-1]
+        return np.cumsum(steps, dtype=np.int32, out=steps)
 
     def source_of_row(self) -> np.ndarray:
         """Labels for diagnosis; training never reads them."""

@@ -1,4 +1,4 @@
-"""Data larger than memory: what each stage keeps for itself grows by less than a tenth of the data.
+"""Data larger than memory: what each stage keeps for itself grows by a fraction of the data.
 
 Mapped pages of the data count as memory used but can be dropped at any time, so the measure is a process's own
 (anonymous) memory, sampled while it runs, on a small and on a large file: the difference is what the data cost.
@@ -80,5 +80,5 @@ def test_memory_stays_flat_while_the_data_grow(tmp_path: Path) -> None:
     assert grown["build-dataset"] < 0.1, grown
     assert grown["train-disc"] < 0.1, grown
     assert grown["train-policy"] < 0.25, grown
-    # A dozen figures a row (reward, value, residual, weight ...) are held at once, whatever the width of the states.
-    assert grown["train-value"] < 1.5, grown
+    # The columns of weights.h5 (44 bytes a row, whatever the width of the states) and what their diagnosis sorts.
+    assert grown["train-value"] < 1.0, grown

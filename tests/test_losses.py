@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from smodice_cli.algos.nets import ACTION_MARGIN, Discriminator, initialise, log_prob
+from smodice_cli.algos.nets import (
+    ACTION_MARGIN,
+    Discriminator,
+    TanhGaussianPolicy,
+    ValueFunction,
+    initialise,
+    log_prob,
+)
 from smodice_cli.algos.smodice import (
     bellman_residual,
     discriminator_loss,
@@ -213,3 +220,31 @@ def test_the_entropy_estimate_is_right_on_average() -> None:
     log = log_prob(torch.full_like(grid, 0.3), torch.full_like(grid, -0.5), grid)
     integral = -torch.trapezoid(log.exp() * log, grid.squeeze(1))
     assert float(estimate) == pytest.approx(float(integral), abs=0.01)
+
+
+def test_the_networks_own_derivative_is_that_of_automatic_differentiation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, std = torch.randn(3, generator=generator), torch.rand(3, generator=generator) + 0.5
+    value = ValueFunction(mean, std, 16, 10.0)
+    policy = TanhGaussianPolicy(mean, std, -torch.ones(2), torch.ones(2), 16)
+    states = torch.randn(20, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    for module in (value, policy):
+        initialise(module, generator)
+        module.double()
+    standard = (states - value.normaliser.mean) / value.normaliser.std
+    features = policy.body(standard)
+    pairs = [
+        (value(states), 10.0 * value.body(standard).squeeze(-1), value.parameters()),
+        (policy.centre(states), policy.mean(features), [*policy.body.parameters(), *policy.mean.parameters()]),
+        (
+            torch.cat(policy(states), 1),
+            torch.cat([policy.mean(features), policy.log_std(features)], 1),
+            policy.parameters(),
+        ),
+    ]
+    for own, plain, parameters in pairs:
+        torch.testing.assert_close(own, plain)
+        wanted = [states, *parameters]
+        slope = torch.randn(own.shape, generator=generator, dtype=torch.float64)
+        by_hand = torch.autograd.grad(own, wanted, slope, retain_graph=True)
+        torch.testing.assert_close(by_hand, torch.autograd.grad(plain, wanted, slope, retain_graph=True))

@@ -10,61 +10,73 @@ for each such episode starts in it and stays, so that nothing in the data is a d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+BLOCK = 1 << 16  # rows whose sums are held in double precision at a time
+
 
 @dataclass(frozen=True)
 class Segments:
-    """One segment for every row, then one for every absorbing end."""
+    """One segment for every row, then one for every absorbing end; reward and discount have the reward's precision."""
 
     reward: np.ndarray  # R_n
     last: np.ndarray  # the row whose next state the segment ends in (and, for an absorbing end, starts in)
     discount: np.ndarray  # gamma^m
-    time: np.ndarray  # the time step at which it starts
 
 
-def rows_left(offsets: np.ndarray) -> np.ndarray:
-    """How many rows of its episode lie at or after each row."""
-    return np.repeat(offsets[1:], np.diff(offsets)) - np.arange(offsets[-1])
+def blocks(offsets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """All rows, block by block: the rows, the first row of their episode and the first row after it."""
+    for start in range(0, int(offsets[-1]), BLOCK):
+        rows = np.arange(start, min(start + BLOCK, int(offsets[-1])))
+        episode = np.searchsorted(offsets, rows, side="right") - 1
+        yield rows, offsets[episode], offsets[episode + 1]
 
 
 def segments(reward: np.ndarray, offsets: np.ndarray, n: int, gamma: float) -> Segments:
     """Segments of at most n rows that never leave their episode."""
-    left = rows_left(offsets)
-    total = reward.astype(np.float64)
-    for k in range(1, min(n, int(left.max()))):
-        starts = np.flatnonzero(left > k)
-        total[starts] += gamma**k * reward[starts + k]
-    length = np.minimum(left, n)
-    time = np.arange(len(reward)) - np.repeat(offsets[:-1], np.diff(offsets))
-    return Segments(total, np.arange(len(reward)) + length - 1, gamma**length, time)
+    index = np.int32 if len(reward) < 1 << 31 else np.int64
+    found = Segments(np.empty_like(reward), np.empty(len(reward), index), np.empty_like(reward))
+    for rows, _, stop in blocks(offsets):
+        length = np.minimum(stop - rows, n)
+        total = reward[rows].astype(np.float64)
+        for k in range(1, int(length.max())):
+            inside = np.flatnonzero(length > k)
+            total[inside] += gamma**k * reward[rows[inside] + k]
+        found.reward[rows], found.last[rows], found.discount[rows] = total, rows + length - 1, gamma**length
+    return found
 
 
 def absorb(found: Segments, ends: np.ndarray, end_reward: np.ndarray, n: int, gamma: float) -> Segments:
-    """Make the next states of the rows `ends` absorbing, with `end_reward` at every step in them."""
-    stay = np.full(len(found.reward), np.nan)
-    stay[ends] = end_reward
-    stay = stay[found.last]
-    reaches = np.isfinite(stay)
-    rest = (found.discount - gamma**n) / (1 - gamma)  # sum of gamma^k over the steps m..n-1 spent in the end
+    """Make the next states of the rows `ends` absorbing, with `end_reward` at every step in them.
+
+    The segments that reach an end are those of the n rows up to it (fewer where the episode is shorter).
+    """
+    reward, discount = found.reward.copy(), found.discount.copy()
+    for back in range(min(n, len(found.last))):
+        reaches = np.flatnonzero((ends >= back) & (found.last[np.maximum(ends - back, 0)] == ends))
+        rows = ends[reaches] - back
+        # sum of gamma^k over the steps m..n-1 spent in the end
+        reward[rows] += (gamma ** (back + 1) - gamma**n) / (1 - gamma) * end_reward[reaches]
+        discount[rows] = gamma**n
     loop = end_reward * (1 - gamma**n) / (1 - gamma)
     return Segments(
-        reward=np.append(np.where(reaches, found.reward + rest * np.nan_to_num(stay), found.reward), loop),
-        last=np.append(found.last, ends),
-        discount=np.append(np.where(reaches, gamma**n, found.discount), np.full(len(ends), gamma**n)),
-        time=np.append(found.time, found.time[ends] + 1),
+        reward=np.append(reward, loop.astype(reward.dtype)),
+        last=np.append(found.last, ends.astype(found.last.dtype)),
+        discount=np.append(discount, np.full(len(ends), gamma**n, discount.dtype)),
     )
 
 
 def row_weights(xi: np.ndarray, offsets: np.ndarray, n: int, gamma: float) -> np.ndarray:
     """w_t = sum_{k<n} gamma^k xi_{t-k} within the episode."""
-    since = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
     total = xi.astype(np.float64)
-    for k in range(1, min(n, int(since.max()) + 1)):
-        rows = np.flatnonzero(since >= k)
-        total[rows] += gamma**k * xi[rows - k]
+    for rows, first, _ in blocks(offsets):
+        since = rows - first
+        for k in range(1, min(n, int(since.max()) + 1)):
+            late = rows[since >= k]
+            total[late] += gamma**k * xi[late - k]
     return total
 
 

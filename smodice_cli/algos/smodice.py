@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.nets import Discriminator, log_prob
 
+BLOCK = 1 << 16  # rows at a time in sums over the whole data set
 Info = dict[str, Tensor]
 
 
@@ -92,9 +93,10 @@ def solve_normaliser(f: str, residual: Tensor, q: Tensor, alpha: float, cap: flo
     """
     y = residual / alpha
     low, high = float(y.min()), float(y.max())
+    parts = list(zip(y.split(BLOCK), q.split(BLOCK), strict=True))
     for _ in range(60):
         middle = 0.5 * (low + high)
-        if float((q * DIVERGENCES[f].weight(y - middle, cap)).sum()) > 1:
+        if sum(float((q * DIVERGENCES[f].weight(y - middle, cap)).sum()) for y, q in parts) > 1:
             low = middle
         else:
             high = middle

@@ -63,10 +63,13 @@ def cloning(
 
     def update(step: int) -> dict[str, Tensor]:
         rows = sample(config.batch)
-        w = row_weights[rows].to(device)
-        mu, log_std = policy(states[rows].to(device))
-        targets = policy.unit(actions[rows].to(device))
-        loss = policy_mse(mu, targets, w) if config.loss == "mse" else policy_nll(mu, log_std, targets, w)
+        batch, taken, w = (column.index_select(0, rows).to(device) for column in (states, actions, row_weights))
+        targets = policy.unit(taken)
+        if config.loss == "mse":
+            loss = policy_mse(policy.centre(batch), targets, w)
+        else:
+            mu, log_std = policy(batch)
+            loss = policy_nll(mu, log_std, targets, w)
         info = {"loss": loss.detach()}
         if config.entropy:
             noise = torch.randn(mu.shape, generator=generator).to(device)

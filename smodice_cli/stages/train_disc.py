@@ -25,7 +25,7 @@ from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.trainer import State, adam, descend, fit, prepare
 
 STAGE = "train-disc"
-BLOCK = 1 << 16  # rows at a time when R is evaluated on the whole data set
+BLOCK = 1 << 14  # rows at a time when R is evaluated on the whole data set
 WATCHED = 8192  # held-out states on which the AUC is measured
 
 

@@ -72,17 +72,21 @@ def _inputs(algo: str, start: Path) -> dict[str, Artifact]:
     return {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
 
 
+def new_policy(dataset: Dataset, hidden: int, generator: torch.Generator) -> TanhGaussianPolicy:
+    """A policy for this dataset, initialised."""
+    mean, std, low, high = (
+        torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
+    )
+    policy = TanhGaussianPolicy(mean, std, low, high, hidden)
+    initialise(policy, generator)
+    return policy
+
+
 def _work(job: Job, began: float) -> Header:
     config: PolicyConfig = job.config
     dataset = Dataset.of(job.inputs["dataset"])
     generator, device = prepare(job)
-    mean, std, low, high = (
-        torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
-    )
-    policy = TanhGaussianPolicy(mean, std, low, high, config.hidden)
-    initialise(policy, generator)
-    policy.to(device)
-    parts = (job, dataset, policy, generator, device)
+    parts = (job, dataset, new_policy(dataset, config.hidden, generator).to(device), generator, device)
     learner = td3.LEARNERS[config.algo](*parts).learner() if config.algo in td3.LEARNERS else cloning(*parts)
     snapshots = Snapshots(learner.kept, config.snapshots, config.steps)
 

@@ -99,9 +99,9 @@ def adam(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.
 
 
 def descend(loss: Tensor, optimisers: Iterable[torch.optim.Optimizer]) -> None:
-    """One step of every optimiser; gradients are cleared in place, because they are views."""
+    """One step of every optimiser that `adam` made; its one gradient is cleared in place, because others view it."""
     for optimiser in optimisers:
-        optimiser.zero_grad(set_to_none=False)
+        optimiser.param_groups[0]["params"][0].grad.zero_()
     loss.backward()
     for optimiser in optimisers:
         optimiser.step()

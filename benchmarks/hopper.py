@@ -1,0 +1,123 @@
+"""Processor time from dataset.h5 to a policy with 95 % of the expert's return: our stages against the official way.
+
+    python benchmarks/hopper.py runs/hopper/dataset.h5 [--steps 60000] [--episodes 5]      # or: make bench-hopper
+
+Ours is train-disc, train-value and train-policy with default settings; the policy's snapshots are scored, and the
+first good one costs its share of the policy's training. The official way (`official.py`) trains its discriminator and
+then V and policy together at batch 256, and is scored every 5,000 steps. Both run one thread in this process; playing
+episodes costs neither of them anything. `--steps` bounds the official loop and every stage of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from official import Official
+
+from smodice_cli import artifacts
+from smodice_cli.algos.acting import SNAPSHOT_STEPS, NumpyPolicy
+from smodice_cli.config import DiscConfig, PolicyConfig, ValueConfig
+from smodice_cli.data import Dataset
+from smodice_cli.envs import registry
+from smodice_cli.stages.runner import Options
+from smodice_cli.stages.snapshots import snapshots_path
+from smodice_cli.stages.train_disc import train_disc
+from smodice_cli.stages.train_policy import train_policy
+from smodice_cli.stages.train_value import train_value
+
+GOOD = 0.95  # of the expert's return
+EVERY, DISC_UPDATES = 5_000, 4_000  # of the official loop: steps between scores, updates of its discriminator
+Point = tuple[int, float, NumpyPolicy]  # policy steps, processor seconds since dataset.h5, the policy
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Processor seconds of a piece of work."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def ours(data: Path, folder: Path, limit: int) -> Iterator[Point]:
+    """The snapshots of our policy, in order."""
+    disc, value, policy = (folder / f"{name}.safetensors" for name in ("disc", "value", "policy"))
+    options = Options(threads=1)
+    cloning = PolicyConfig(steps=min(limit, PolicyConfig().steps))
+    before = timed(lambda: train_disc(data, disc, DiscConfig(steps=min(limit, DiscConfig().steps)), 0, options))
+    before += timed(lambda: train_value(disc, value, ValueConfig(steps=min(limit, ValueConfig().steps)), 0, options))
+    seconds = timed(lambda: train_policy({"value": value}, policy, cloning, 0, options))
+    path = snapshots_path(policy)
+    for index, step in enumerate(artifacts.load(path, "snapshots").arrays[SNAPSHOT_STEPS].tolist()):
+        yield step, before + seconds * step / cloning.steps, NumpyPolicy.load(path, index)
+
+
+def official(data: Path, limit: int) -> Iterator[Point]:
+    """The policy of the joint loop every so many steps."""
+    began = time.process_time()
+    loop = Official(Dataset.of(artifacts.load(data, "dataset")))
+    seconds = time.process_time() - began
+
+    def some(step: Callable[[], None], count: int) -> None:
+        for _ in range(count):
+            step()
+
+    seconds += timed(lambda: some(loop.discriminate, min(limit, DISC_UPDATES)))
+    for start in range(0, limit, EVERY):
+        count = min(EVERY, limit - start)
+        seconds += timed(lambda count=count: some(loop.step, count))  # type: ignore[misc]
+        yield start + count, seconds, NumpyPolicy(loop.tensors())
+
+
+def mean_return(policy: NumpyPolicy, env: Any, episodes: int) -> float:
+    """The mean return of the policy's mode over seeded episodes."""
+    returns = []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=episode)
+        total, over = 0.0, False
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+def first_good(name: str, points: Iterator[Point], env: Any, episodes: int, expert: float) -> float | None:
+    """Print the score of every point up to the first good one, and return that one's time."""
+    for step, seconds, policy in points:
+        share = mean_return(policy, env, episodes) / expert
+        print(f"{name:13} {step:7,} steps {seconds:8.1f} s {100 * share:6.1f} % of the expert", flush=True)
+        if share >= GOOD:
+            return seconds
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--steps", type=int, default=60_000)
+    parser.add_argument("--episodes", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    artifact = artifacts.load(options.data, "dataset")
+    if artifact.header.config["absorbing"]:
+        parser.error("the data must be without an absorbing state")
+    env, expert = registry.make(artifact.header.config["env"]), float(artifact.header.metrics["expert_return"])
+    with tempfile.TemporaryDirectory() as folder:
+        own = first_good("ours", ours(options.data, Path(folder), options.steps), env, options.episodes, expert)
+    other = first_good("official way", official(options.data, options.steps), env, options.episodes, expert)
+    for name, seconds in (("ours", own), ("official way", other)):
+        reached = f"{seconds:.0f} s" if seconds else f"not within {options.steps:,} steps"
+        print(f"{name:13} {100 * GOOD:.0f} % of the expert: {reached}")
+    if own and other:
+        print(f"ratio {other / own:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The dual (Eq. 14) of one data set as train-value meets it: its segments, V's steps on them, and their ratios.
+
+Memory is a handful of single-precision figures a row, whatever the width of the states; everything else is computed
+for the batch, or block by block.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smodice_cli.algos.nets import ValueFunction, initialise
+from smodice_cli.algos.segments import Segments, absorb, segments
+from smodice_cli.algos.smodice import bellman_residual, importance_weights, solve_normaliser, value_loss
+from smodice_cli.config import ValueConfig
+from smodice_cli.data import Dataset
+from smodice_cli.stages.trainer import State, adam, descend, row_sampler
+
+BLOCK = 1 << 14  # rows per block when V is evaluated on the whole data set
+HELD_OUT_ROWS = 8192  # segments and initial states of the held-out trajectories that the objective is watched on
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The dual of one data set: its segments (discount 0 where nothing follows), and how often each is sampled."""
+
+    dataset: Dataset
+    config: ValueConfig
+    segments: Segments
+    probability: np.ndarray  # unnormalised
+
+    @property
+    def alpha(self) -> float:
+        """The regulariser's strength for a whole segment: alpha per step times the discounted steps in n."""
+        c = self.config
+        return c.alpha * (1 - c.gamma**c.n_step) / (1 - c.gamma)
+
+    @property
+    def cap(self) -> float:
+        return self.config.cap or math.inf
+
+    @property
+    def gamma(self) -> float:
+        """The discount of a whole segment."""
+        return self.config.gamma**self.config.n_step
+
+
+def pose(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config: ValueConfig) -> Problem:
+    """Set up the dual; `reward` is R(s) of every row, `end_reward` R of each episode's final next state."""
+    last_rows = dataset.offsets[1:] - 1
+    terminal = dataset["terminals"][last_rows] != 0
+    ends = last_rows[terminal]
+    found = segments(reward, dataset.offsets, config.n_step, config.gamma)
+    longest = int(np.diff(dataset.offsets).max())
+    rate = config.gamma if config.sampling == "discounted" else 1.0
+    at_time = (rate ** np.arange(longest + 1)).astype(np.float32)
+    probability = at_time[dataset.time_of_row()]
+    if config.timeout == "drop":
+        dropped = dataset["timeouts"] != 0
+        dropped[ends] = False
+        probability[dropped[found.last]] = 0
+    if config.terminal == "absorb":
+        found = absorb(found, ends, end_reward[terminal], config.n_step, config.gamma)
+        probability = np.append(probability, at_time[np.diff(dataset.offsets)[terminal]])
+    elif config.terminal == "zero":
+        found.discount[np.isin(found.last, ends)] = 0
+    return Problem(dataset, config, found, probability)
+
+
+def build(
+    dataset: Dataset, config: ValueConfig, generator: torch.Generator
+) -> tuple[ValueFunction, torch.nn.ParameterDict]:
+    """V, and the normaliser in a module of its own."""
+    mean, std = (torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std"))
+    value = ValueFunction(mean, std, config.hidden, config.scale)
+    initialise(value, generator)
+    return value, torch.nn.ParameterDict({"nu": torch.nn.Parameter(torch.zeros(()))})
+
+
+class Learner:
+    """V and the normaliser, their steps, and the look at held-out trajectories."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        value: ValueFunction,
+        normaliser: torch.nn.ParameterDict,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self.problem, self.value, self.generator, self.device = problem, value, generator, device
+        config, dataset, found = problem.config, problem.dataset, problem.segments
+        training = _training_episodes(dataset, config, generator)
+        starts = dataset.initial_observations()
+        self.states, self.next_states = (torch.from_numpy(dataset[n]) for n in ("observations", "next_observations"))
+        self.reward, self.last, self.discount = map(torch.from_numpy, (found.reward, found.last, found.discount))
+        self.initial = torch.from_numpy(starts[training]).to(device)
+        episode_of_end = np.searchsorted(dataset.offsets, found.last[dataset.rows :], side="right") - 1
+        trains = np.append(np.repeat(training, np.diff(dataset.offsets)), training[episode_of_end])
+        self.sample = row_sampler(problem.probability * trains, generator)
+        self.nu = normaliser["nu"] if config.normaliser else None
+        self.optimisers = {"value": adam(value.parameters(), config.lr, config.weight_decay)}
+        if config.normaliser:
+            self.optimisers["normaliser"] = adam(normaliser.parameters(), config.lr)
+        self.modules = {"value": value, "normaliser": normaliser}
+        self.best = {f"best_{name}": copy.deepcopy(module) for name, module in self.modules.items()}
+        self.record = torch.tensor([math.inf, 0.0], dtype=torch.float64)  # best held-out objective, checks since
+        self.watched_rows = _watched_rows(problem.probability * ~trains, generator)
+        self.watched_starts = torch.from_numpy(starts[~training][:HELD_OUT_ROWS]).to(device)
+        self.state = State({**self.modules, **self.best}, self.optimisers, generator, {"record": self.record})
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything is held out."""
+        return len(self.watched_rows) > 0
+
+    def residual(self, rows: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """The residuals of segments, and V of initial states, by one pass through the network."""
+        last = self.last.index_select(0, rows)
+        after = self.next_states.index_select(0, last)
+        before = self.states.index_select(0, rows.clamp(max=len(self.states) - 1))
+        before = torch.where((rows >= len(self.states))[:, None], after, before)  # absorbing ends start where they end
+        v, v_next, v0 = self.value(torch.cat([before.to(self.device), after.to(self.device), starts])).split(
+            [len(rows), len(rows), len(starts)]
+        )
+        reward, discount = (column.index_select(0, rows).to(self.device) for column in (self.reward, self.discount))
+        return bellman_residual(reward, v, v_next, discount), v0
+
+    def loss(self, residual: Tensor, v0: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Eq. 14 with the problem's constants."""
+        problem = self.problem
+        return value_loss(problem.config.f, residual, v0, problem.gamma, problem.alpha, problem.cap, self.nu)
+
+    def update(self, step: int) -> dict[str, Tensor]:
+        """One gradient step on a batch of segments and initial states."""
+        config = self.problem.config
+        chosen = torch.randint(len(self.initial), (config.initial_batch,), generator=self.generator)
+        starts = self.initial.index_select(0, chosen.to(self.device))
+        loss, info = self.loss(*self.residual(self.sample(config.batch), starts))
+        descend(loss, self.optimisers.values())
+        return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}
+
+    @torch.no_grad()
+    def check(self, step: int) -> tuple[dict[str, float], bool]:
+        """The objective and the weights' health on held-out trajectories; keeps V if it is the best so far."""
+        config, record = self.problem.config, self.record
+        residual, v0 = self.residual(self.watched_rows, self.watched_starts)
+        objective = float(self.loss(residual, v0)[0])
+        nu = None if self.nu is None else float(self.nu)
+        xi = importance_weights(config.f, residual, self.problem.alpha, self.problem.cap, nu)
+        shares = xi / xi.sum().clamp(min=1e-30)
+        health = {
+            "effective_share": float(1 / shares.square().sum().clamp(min=1e-30) / len(xi)) if xi.any() else 0.0,
+            "largest_share": float(shares.max()),
+            "mean_ratio": float(xi.mean()),
+        }
+        record[1] += 1
+        if objective < record[0]:
+            record[0], record[1] = objective, 0.0
+            for name, module in self.modules.items():
+                self.best[f"best_{name}"].load_state_dict(module.state_dict())
+        return {"held_out": objective, **health}, bool(config.patience and record[1] >= config.patience)
+
+    def take_best(self) -> float:
+        """Go back to the V with the best held-out objective, and say what that was."""
+        for name, module in self.modules.items():
+            module.load_state_dict(self.best[f"best_{name}"].state_dict())
+        return float(self.record[0])
+
+
+def _watched_rows(probability: np.ndarray, generator: torch.Generator) -> Tensor:
+    """A fixed sample of the held-out segments; empty where nothing is held out."""
+    if not probability.any():
+        return torch.empty(0, dtype=torch.int64)
+    return row_sampler(probability, generator)(HELD_OUT_ROWS)
+
+
+def _training_episodes(dataset: Dataset, config: ValueConfig, generator: torch.Generator) -> np.ndarray:
+    """Which episodes train; the others are only watched."""
+    episodes = len(dataset.offsets) - 1
+    training = np.ones(episodes, bool)
+    training[torch.randperm(episodes, generator=generator).numpy()[: int(config.holdout * episodes)]] = False
+    return training
+
+
+@torch.no_grad()
+def evaluate(value: ValueFunction, states: np.ndarray) -> np.ndarray:
+    """V of every row, block by block."""
+    whole = torch.from_numpy(states)
+    device = value.scale.device
+    found = np.empty(len(whole), np.float32)
+    for start in range(0, len(whole), BLOCK):
+        found[start : start + BLOCK] = value(whole[start : start + BLOCK].to(device)).cpu().numpy()
+    return found
+
+
+def values(value: ValueFunction, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """V of every row's state and next state; a next state that is the following row's state is not computed twice."""
+    states, next_states = dataset["observations"], dataset["next_observations"]
+    v = evaluate(value, states)
+    v_next = np.roll(v, -1)
+    for start in range(0, dataset.rows, BLOCK):
+        stop = min(start + BLOCK, dataset.rows)
+        following = states[start + 1 : stop + 1]
+        other = np.ones(stop - start, bool)
+        other[: len(following)] = (next_states[start : start + len(following)] != following).any(axis=1)
+        rows = start + np.flatnonzero(other)
+        v_next[rows] = evaluate(value, next_states[rows])
+    return v, v_next
+
+
+def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray) -> np.ndarray:
+    """xi of every segment (Eq. 15), on the whole data set."""
+    config, found = problem.config, problem.segments
+    residual = v_next[found.last]
+    before = np.append(v, residual[len(v) :])
+    residual *= found.discount
+    residual += found.reward
+    residual -= before
+    y = torch.from_numpy(residual)
+    q = torch.from_numpy(problem.probability / problem.probability.sum(dtype=np.float64).astype(np.float32))
+    nu = solve_normaliser(config.f, y, q, problem.alpha, problem.cap) if config.normaliser else None
+    return importance_weights(config.f, y, problem.alpha, problem.cap, nu).numpy()

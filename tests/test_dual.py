@@ -1,0 +1,101 @@
+"""Ratios of a whole data set, block by block in single precision, against row by row in double precision."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from smodice_cli.algos import segments
+from smodice_cli.algos.segments import row_weights
+from smodice_cli.config import ValueConfig
+from smodice_cli.data import Dataset
+from smodice_cli.stages import dual
+
+EPISODES, STATE, GAMMA, ALPHA = 12, 3, 0.9, 0.5
+
+
+def random_data() -> Dataset:
+    """Episodes of one to twenty rows that end in a terminal state, at a time limit, or in both."""
+    rng = np.random.default_rng(4)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 21, EPISODES))])
+    rows, last = offsets[-1], offsets[1:] - 1
+    states = rng.normal(size=(rows, STATE)).astype(np.float32)
+    following = np.roll(states, -1, axis=0)
+    following[last] = rng.normal(size=(EPISODES, STATE))
+    terminals, timeouts = np.zeros(rows, np.uint8), np.zeros(rows, np.uint8)
+    terminals[last[::2]], timeouts[last[1::2]], timeouts[last[0]] = 1, 1, 1
+    arrays = {
+        "observations": states,
+        "next_observations": following,
+        "terminals": terminals,
+        "timeouts": timeouts,
+        "episode_offsets": offsets,
+        "mean": np.zeros(STATE, np.float32),
+        "std": np.ones(STATE, np.float32),
+    }
+    return Dataset(arrays, "hopper", [0], False, ["random"])
+
+
+def row_by_row(
+    dataset: Dataset, config: ValueConfig, reward: np.ndarray, end: np.ndarray, v: np.ndarray, v_next: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Residual and probability of every segment by their definitions (D7, D10, D11), in plain Python."""
+    n, discounted, residual, probability = config.n_step, config.sampling == "discounted", [], []
+    loops: list[tuple[float, float]] = []
+    for k, (start, stop) in enumerate(itertools.pairwise(dataset.offsets.tolist())):
+        terminal = bool(dataset["terminals"][stop - 1])
+        cut = bool(dataset["timeouts"][stop - 1]) and not terminal
+        for t in range(start, stop):
+            taken = reward[t : min(t + n, stop)].tolist()
+            last = t + len(taken) - 1
+            reaches = last == stop - 1
+            if reaches and terminal and config.terminal == "absorb":
+                taken += [float(end[k])] * (n - len(taken))
+            discount = GAMMA ** len(taken)
+            if reaches and terminal and config.terminal == "zero":
+                discount = 0.0
+            total = sum(GAMMA**i * r for i, r in enumerate(taken))
+            residual.append(total + discount * float(v_next[last]) - float(v[t]))
+            dropped = config.timeout == "drop" and reaches and cut
+            probability.append(0.0 if dropped else GAMMA ** (t - start) if discounted else 1.0)
+        if terminal and config.terminal == "absorb":
+            stay = float(end[k]) * sum(GAMMA**i for i in range(n)) + (GAMMA**n - 1) * float(v_next[stop - 1])
+            loops.append((stay, GAMMA ** (stop - start) if discounted else 1.0))
+    both = [*zip(residual, probability, strict=True), *loops]
+    return np.array([r for r, _ in both]), np.array([p for _, p in both])
+
+
+@pytest.mark.parametrize("terminal", ["absorb", "zero", "bootstrap"])
+@pytest.mark.parametrize(("timeout", "sampling"), [("bootstrap", "discounted"), ("drop", "uniform")])
+@pytest.mark.parametrize("n", [1, 4, 50])
+def test_ratios_are_those_of_a_row_by_row_computation(
+    terminal: str, timeout: str, sampling: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (segments, dual):
+        monkeypatch.setattr(module, "BLOCK", 7)
+    dataset, rng = random_data(), np.random.default_rng(5)
+    settings = {"terminal": terminal, "timeout": timeout, "sampling": sampling, "n_step": n}
+    config = ValueConfig(**settings, gamma=GAMMA, alpha=ALPHA, hidden=16, f="kl", cap=0.0)  # type: ignore[arg-type]
+    reward, end = (rng.normal(size=size).astype(np.float32) for size in (dataset.rows, EPISODES))
+    problem = dual.pose(dataset, reward, end, config)
+    value, _ = dual.build(dataset, config, torch.Generator().manual_seed(0))
+    v, v_next = dual.values(value, dataset)
+    for found, states in ((v, "observations"), (v_next, "next_observations")):
+        np.testing.assert_allclose(
+            found, value(torch.from_numpy(dataset[states])).detach().numpy(), rtol=1e-5, atol=1e-6
+        )
+
+    residual, probability = row_by_row(dataset, config, reward, end, v, v_next)
+    np.testing.assert_allclose(problem.probability, probability, rtol=1e-6)
+    odds = np.exp(residual / (ALPHA * (1 - GAMMA**n) / (1 - GAMMA)))
+    expected = odds / (probability @ odds / probability.sum())  # KL: the normaliser is the log-mean-exp
+    xi = dual.ratios(problem, v, v_next)
+    assert xi.dtype == np.float32
+    np.testing.assert_allclose(xi, expected, rtol=1e-4)
+    w = row_weights(xi[: dataset.rows], dataset.offsets, n, GAMMA)
+    since = dataset.time_of_row()
+    covering = [sum(GAMMA**k * expected[t - k] for k in range(min(n, since[t] + 1))) for t in range(dataset.rows)]
+    np.testing.assert_allclose(w, covering, rtol=1e-4)

@@ -90,7 +90,7 @@ def test_json_and_quiet_together_leave_only_json(run: Path) -> None:
 
 def test_status_and_inspect_answer_in_json(run: Path) -> None:
     states = succeed("status", run, "--json").json["artifacts"]
-    assert {row["kind"] for row in states} == {"dataset", "disc", "value", "weights", "policy", "eval"}
+    assert {row["kind"] for row in states} == {"dataset", "disc", "value", "weights", "policy", "snapshots", "eval"}
     assert {row["state"] for row in states} == {"ok"}
     health = succeed("inspect", run / "weights.h5", "--json").json["health"]
     wanted = {"rows", "effective_sample_size", "largest_share", "zero_share", "mean", "quantiles", "by_source"}

@@ -6,8 +6,9 @@ MISMATCHED := halfcheetah-short ant-disabled
 RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE))
 
 COMPARISON := pointmass-4direction hopper
+ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
 
-.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity
+.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity ablation $(ABLATION:%=ablation-%)
 
 $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 	$(RUN_RECIPE)
@@ -35,3 +36,10 @@ experts/hopper-medium.safetensors: | setup
 sanity: setup experts/hopper-medium.safetensors  ## what each baseline should do: td3bc beats bc, bc clones the expert
 	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)
 	$(SMODICE) run pipelines/sanity/hopper-expert.toml --seeds $(SEEDS)
+
+# Each setting changed alone, beside the recipe as it is (whose run folder it shares): SEEDS=0,1,2 makes docs/ablation.md.
+$(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
+	$(SMODICE) run $< --seeds $(SEEDS) --variants pipelines/ablation.toml
+
+ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
+	$(VENV)/bin/python benchmarks/ablation_table.py $(foreach task,$(ABLATION),runs/$(notdir $(task))) > docs/ablation.md

@@ -229,11 +229,15 @@ def score_line(score: dict[str, Any]) -> str:
     "smodice run pipelines/examples/pointmass-4direction.toml --seeds 0,1,2 --set value.f=kl --out runs/pm-kl",
     "smodice run pipelines/observations/hopper.toml --source d4rl",
     "smodice run pipelines/comparison/pointmass-4direction.toml --algo smodice,oril --seeds 0,1,2",
+    "smodice run pipelines/observations/hopper.toml --variants pipelines/ablation.toml --seeds 0,1,2",
 )
 def run(
     recipe: Annotated[Path, typer.Argument(help="Recipe (TOML), e.g. one from pipelines/.")],
     algo: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Algorithms, e.g. smodice,bc,oril; default: the recipe's.")
+    ] = None,
+    variants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Named changes (TOML), each run beside the recipe itself.")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; several run in parallel processes.")] = "0",
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<recipe>.")] = None,
@@ -251,17 +255,22 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run the whole chain of a recipe, for one or several seeds."""
-    from smodice_cli import config
+    from smodice_cli import config, recipes
     from smodice_cli.parallel import cores
     from smodice_cli.stages import pipeline
     from smodice_cli.stages.runner import Options
 
     numbers = parse_seeds(seeds)
     chosen = config.parse_assignments(set or [])
-    shared = config.merge(config.preset(preset), config.read_recipe(recipe, source))
-    algos = config.check_algorithms(algo.split(",") if algo else shared[config.RUN]["algo"], "--algo")
-    settings = {name: config.for_run(name, algos, shared, chosen) for name in algos}
-    usual = config.for_algorithm("smodice", shared, chosen)
+    shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source))
+    algos = recipes.check_algorithms(algo.split(",") if algo else shared[recipes.RUN]["algo"], "--algo")
+    settings = {name: recipes.for_run(name, algos, shared, chosen) for name in algos}
+    if variants:
+        if algos != ["smodice"]:
+            raise UsageError("--variants are changes to smodice: they go with no other algorithm")
+        for name, changes in recipes.read_variants(variants).items():
+            settings[name] = recipes.for_run("smodice", algos, config.merge(shared, changes), chosen)
+    usual = recipes.for_algorithm("smodice", shared, chosen)
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
     data = pipeline.build_data(folder, usual, 0, options)
@@ -282,7 +291,7 @@ def run(
         pipeline.run_chain(chains[0], options, eval_workers=cores())
     else:
         pipeline.run_chains(chains, options, jobs or cores())
-    show_summary(pipeline.summarise(folder, algos, numbers))
+    show_summary(pipeline.summarise(folder, list(settings), numbers))
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -297,13 +306,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def show_summary(summary: dict[str, Any]) -> None:
-    """Scores of every algorithm; of a single one those of every seed, and their mean."""
-    found = summary["algorithms"]
+    """Scores of every method; of a single one those of every seed, and their mean."""
+    found = summary["methods"]
     seeds = len(summary["seeds"])
     if len(found) > 1:
-        columns = ["algorithm", f"score, {seeds} seed{'s' * (seeds > 1)}", "policy steps", "minutes"]
+        columns = ["method", f"score, {seeds} seed{'s' * (seeds > 1)}", "policy steps", "minutes"]
         console.table(
-            "", columns, [[r["algo"], _spread(r), f"{r['steps']:,}", f"{r['seconds'] / 60:.1f}"] for r in found]
+            "", columns, [[r["method"], _spread(r), f"{r['steps']:,}", f"{r['seconds'] / 60:.1f}"] for r in found]
         )
         console.result(summary, [f"result: {escape(summary['folder'])}/summary.json"])
         return

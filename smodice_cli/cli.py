@@ -108,21 +108,21 @@ class Common:
 
     def build(self, section: str, source: str = "", algo: str | None = None, **flags: Any) -> Any:
         """The stage's config: defaults < preset < recipe < what defines the algorithm < --set < flags."""
-        from smodice_cli import config
+        from smodice_cli import config, recipes
 
         if source and not self.config:
             raise UsageError("--source chooses among the data of a recipe: name it with --config")
-        recipe = config.read_recipe(self.config, source) if self.config else {}
+        recipe = recipes.read_recipe(self.config, source) if self.config else {}
         given = {name: value for name, value in flags.items() if value is not None and value != ()}
         if self.steps is not None:
             given["steps"] = self.steps
         chosen = config.merge(config.parse_assignments(self.set or [], section), {section: given})
-        named = recipe.get(config.RUN, {}).get("algo", [])
+        named = recipe.get(recipes.RUN, {}).get("algo", [])
         algo = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
-        config.check_algorithms(algo, "--algo")
+        recipes.check_algorithms(algo, "--algo")
         if section == "policy":
             config.refuse_unread(chosen[section], [algo])
-        merged = config.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
+        merged = recipes.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
         return config.build(section, merged.get(section, {}))
 
 

@@ -163,14 +163,14 @@ def select_f(
     debug: Debug = False,
 ) -> None:
     """Choose the divergence offline: train the candidates briefly, watch the policy loss and the weights' health."""
-    from smodice_cli import artifacts, config
+    from smodice_cli import artifacts, config, recipes
     from smodice_cli.stages import select_f as stage
     from smodice_cli.stages.runner import Options
 
     names = stage.parse_candidates(candidates)
     chosen = config.parse_assignments(set or [])
-    shared = config.merge(config.preset(preset), config.read_recipe(recipe, source))
-    settings = config.for_run("smodice", ["smodice"], shared, chosen)
+    shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source))
+    settings = recipes.for_run("smodice", ["smodice"], shared, chosen)
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force=force, dry_run=dry_run)
     brief = {"candidates": names, "steps": steps, "policy_steps": policy_steps}

@@ -1,7 +1,7 @@
-"""Configuration as data: one frozen dataclass per stage, presets, TOML recipes and `--set`, merged in that order.
+"""Configuration as data: one frozen dataclass per stage, presets, `--set`, and the check of every value.
 
 A stage sees only its own section, so its cache key depends only on the settings it reads; of [policy], only on those
-that its algorithm reads. `[value.demodice]` holds what one algorithm of a recipe does otherwise than the others.
+that its algorithm reads. `recipes` reads the TOML files that settings come from.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from smodice_cli.errors import ConfigError, InputError, nearest
+from smodice_cli.errors import ConfigError, nearest
 from smodice_cli.methods import CLONING, METHODS, TD3, WEIGHTED, Algorithm
 
 
@@ -189,94 +188,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 Settings = dict[str, dict[str, Any]]
-RUN = "run"  # the section that holds the top-level `algo` of a recipe
 BY_ALGORITHM = ("disc", "value", "policy")  # sections in which an algorithm may have its own
-
-
-def read_recipe(path: Path, source: str = "") -> Settings:
-    """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first.
-
-    `algo = [...]` at the top says which algorithms are compared. `[dataset.NAME]` is another choice of data: `source`
-    NAME puts it over `[dataset]`, otherwise it is left out.
-    """
-    if not path.is_file():
-        raise InputError(f"recipe {path} does not exist")
-    try:
-        raw = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    base = preset(raw.pop("preset", ""))
-    algos = check_algorithms(raw.pop("algo", "smodice"), f"{path}: algo")
-    for name, value in raw.items():
-        if name not in SECTIONS:
-            raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset", "algo"]))
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path}: '{name}' must be a section, [{name}]")
-    data = raw.get("dataset", {})
-    choices = {name: data.pop(name) for name in list(data) if isinstance(data[name], dict)}
-    if source and source not in choices:
-        hint = nearest(source, list(choices)) if choices else "leave --source out"
-        raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
-    for name in BY_ALGORITHM:
-        for own in (key for key, value in raw.get(name, {}).items() if isinstance(value, dict)):
-            if own not in METHODS:
-                raise ConfigError(f"{path}: unknown algorithm in [{name}.{own}]", nearest(own, list(METHODS)))
-    refuse_unread(raw.get("policy", {}), algos)
-    return merge(base, raw, {"dataset": choices[source]} if source else {}, {RUN: {"algo": algos}})
-
-
-def check_algorithms(names: Any, where: str) -> list[str]:
-    """One algorithm or a list of them, each known and named once."""
-    found = [names] if isinstance(names, str) else names
-    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f'{where} must be a list of algorithms, e.g. ["smodice", "bc"]')
-    for name in found:
-        if name not in METHODS:
-            raise ConfigError(f"{where}: unknown algorithm '{name}'", nearest(name, list(METHODS)))
-    if len(set(found)) != len(found):
-        raise ConfigError(f"{where}: an algorithm is named twice")
-    return found
-
-
-def for_algorithm(algo: str, shared: Settings, chosen: Settings) -> Settings:
-    """The settings of one algorithm, without subsections: presets and recipe, then what defines the method, then the
-    recipe's own section of it, then what was chosen on the command line, last of all for this algorithm alone.
-
-    Settings of [policy] that it does not read, and that are there for the others, are left out.
-    """
-    layers = [_common(shared, algo), METHODS[algo].settings, _own(shared, algo), _common(chosen, algo)]
-    return merge(*layers, _own(chosen, algo), {"policy": {"algo": algo}})
-
-
-def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings) -> Settings:
-    """The settings of one of a run's algorithms, every value checked, so that nothing runs before all are right."""
-    if any("algo" in settings.get("policy", {}) for settings in (shared, chosen)):
-        raise ConfigError("policy.algo: the algorithms of a run stand at the top of the recipe, or after --algo")
-    refuse_unread(chosen.get("policy", {}), algos)
-    settings = for_algorithm(algo, shared, chosen)
-    for section in SECTIONS:
-        build(section, settings.get(section, {}))
-    if METHODS[algo].expert_actions and not settings.get("dataset", {}).get("expert_actions"):
-        raise ConfigError(
-            f"{algo} learns from the expert's actions, which imitation from observations never reads",
-            "give them to it with expert_actions = true in [dataset], or --set dataset.expert_actions=true",
-        )
-    return settings
-
-
-def _common(settings: Settings, algo: str) -> Settings:
-    plain = {
-        name: {key: value for key, value in section.items() if not isinstance(value, dict)}
-        for name, section in settings.items()
-        if name in SECTIONS
-    }
-    readers = {f.name: f.metadata["algos"] for f in dataclasses.fields(PolicyConfig)}
-    policy = plain.get("policy", {})
-    return plain | {"policy": {key: v for key, v in policy.items() if algo in (readers.get(key) or (algo,))}}
-
-
-def _own(settings: Settings, algo: str) -> Settings:
-    return {name: settings[name][algo] for name in BY_ALGORITHM if algo in settings.get(name, {})}
 
 
 def refuse_unread(policy: Mapping[str, Any], algos: Sequence[str]) -> None:

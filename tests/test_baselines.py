@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from conftest import ENV, OFFLINE, SMALL, digest, refuse, smodice, succeed
 from test_cache import TINY, write_recipe
 
-from smodice_cli import artifacts, config
+from smodice_cli import artifacts, config, recipes
 from smodice_cli.algos import oril, rce, sail, td3bc
 from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
 from smodice_cli.algos.smodice import importance_weights, value_loss
@@ -366,11 +366,11 @@ def test_settings_of_one_algorithm_lie_over_those_of_all(tmp_path: Path) -> None
         'algo = ["smodice", "td3bc", "demodice-sd"]\n[value]\nn_step = 7\nsteps = 9\n[value.demodice-sd]\nsteps = 11\n'
         "[policy]\nsteps = 5\naverage = 0.5\n[policy.td3bc]\nsteps = 6\n"
     )
-    shared = config.read_recipe(path)
+    shared = recipes.read_recipe(path)
     chosen = config.parse_assignments(["policy.batch=3", "policy.td3bc.tau=0.5", "value.hidden=8"])
     built = {
         algo: {
-            name: config.build(name, config.for_algorithm(algo, shared, chosen).get(name, {}))
+            name: config.build(name, recipes.for_algorithm(algo, shared, chosen).get(name, {}))
             for name in ("value", "policy")
         }
         for algo in ("smodice", "td3bc", "demodice-sd")
@@ -382,24 +382,24 @@ def test_settings_of_one_algorithm_lie_over_those_of_all(tmp_path: Path) -> None
     assert (sd.n_step, sd.steps, sd.alpha, sd.hidden) == (1, 11, 1.05, 8), "the method's own come before the recipe's"
     path.write_text("[policy.tdbc]\nsteps = 6\n")
     with pytest.raises(config.ConfigError, match="unknown algorithm"):
-        config.read_recipe(path)
+        recipes.read_recipe(path)
     path.write_text('algo = "bc"\n[policy]\ntau = 0.1\n')
     with pytest.raises(config.ConfigError, match=r"policy\.tau is not read by bc"):
-        config.read_recipe(path)
+        recipes.read_recipe(path)
 
 
 def test_a_run_of_several_algorithms_shares_data_and_discriminator(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.toml", TINY)
     out = tmp_path / "run"
     told = succeed("run", recipe, "--algo", "smodice,bc,oril", "--out", out, "--json").json
-    assert [row["algo"] for row in told["algorithms"]] == ["smodice", "bc", "oril"]
-    assert all(row["steps"] == 20 and row["seconds"] > 0 for row in told["algorithms"])
+    assert [row["method"] for row in told["methods"]] == ["smodice", "bc", "oril"]
+    assert all(row["steps"] == 20 and row["seconds"] > 0 for row in told["methods"])
     assert json.loads((out / "summary.json").read_text()) == told
     assert (out / "seed0/disc.safetensors").exists()
     assert not (out / "seed0/oril/disc.safetensors").exists()
     assert sorted(path.name for path in (out / "seed0/bc").glob("*.json")) == ["eval.json"]
     alone = succeed("run", recipe, "--algo", "oril", "--out", tmp_path / "alone", "--json").json
-    assert alone["per_seed"] == told["algorithms"][2]["per_seed"]
+    assert alone["per_seed"] == told["methods"][2]["per_seed"]
     states = {row["path"]: row["state"] for row in succeed("status", out, "--json").json["artifacts"]}
     assert states["seed0/oril/policy.safetensors"] == "ok"
     found = succeed("report", out, "--html", tmp_path / "report.html", "--json").json["runs"]

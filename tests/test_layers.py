@@ -1,4 +1,4 @@
-"""The import rule: errors < config < artifacts, data < algos, envs < sources < inspect < stages < cli < app."""
+"""The import rule: errors < config < recipes, artifacts < data < algos, envs < sources < inspect < stages < app."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ RANKS = {
     "errors": 0,
     "methods": 0,
     "config": 1,
+    "recipes": 2,
     "console": 1,
     "parallel": 1,
     "artifacts": 2,

@@ -171,9 +171,36 @@ def test_a_policy_without_its_snapshots_is_scored_without_the_curve(run: Path) -
     assert artifacts.read_payload(run / "eval.json")["curve"] == []
 
 
+def test_variants_run_beside_the_recipe_and_share_what_they_do_not_change(recipe: Path, tmp_path: Path) -> None:
+    changes, out = tmp_path / "changes.toml", tmp_path / "run"
+    changes.write_text('[chi2]\nvalue.f = "chi2"\n[short]\npolicy.steps = 10\n')
+    command = ("run", recipe, "--variants", changes, "--out", out, "--json")
+    told = succeed(*command).json
+    assert [(row["method"], row["steps"]) for row in told["methods"]] == [("smodice", 20), ("chi2", 20), ("short", 10)]
+    assert artifacts.read_header(out / "seed0/chi2/value.safetensors").config["f"] == "chi2"
+    assert not (out / "seed0/chi2/disc.safetensors").exists()
+    assert digest(out / "seed0/short/weights.h5") == digest(out / "seed0/weights.h5")
+    found = succeed("report", out, "--html", tmp_path / "report.html", "--json").json["runs"]
+    assert sorted(row["method"].partition(":")[0] for row in found) == ["chi2", "short", "smodice"]
+    assert {step["status"] for step in succeed(*command, "--dry-run").json["plan"]} == {"cached"}
+    assert "go with no other algorithm" in refuse(2, *command, "--algo", "bc")
+    for text, words in (
+        ("[bc]\nvalue.f = 1\n", "cannot name a variant"),
+        ("[a]\neval.episodes = 1\n", "not 'eval'"),
+        ("a = 1\n", "not 'a'"),
+        ("[a]\nvalue.g = 1\n", "unknown setting 'value.g'"),
+        ("[a", "not valid TOML"),
+    ):
+        changes.write_text(text)
+        assert words in refuse(4, *command)
+
+
 def test_the_shipped_recipes_are_valid() -> None:
-    recipes = sorted((Path(__file__).parents[1] / "pipelines").rglob("*.toml"))
+    folder = Path(__file__).parents[1] / "pipelines"
+    recipes = sorted(set(folder.rglob("*.toml")) - {folder / "ablation.toml"})
     assert recipes
+    hopper = folder / "observations/hopper.toml"
+    succeed("run", hopper, "--variants", folder / "ablation.toml", "--dry-run", "--out", "/nowhere/at/all")
     for recipe in recipes:
         outcome = smodice("run", recipe, "--dry-run", "--out", "/nowhere/at/all", "--json")
         if outcome.code == 0:

@@ -100,10 +100,10 @@ def test_a_recipe_is_judged_and_auto_uses_the_result(recipe: Path, tmp_path: Pat
 
 
 def test_auto_is_resolved_once_for_a_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from smodice_cli import config
+    from smodice_cli import config, recipes
     from smodice_cli.stages.runner import Options
 
-    chosen = config.merge(config.read_recipe(recipe), config.parse_assignments([*SMALL_SETTINGS, "value.f=auto"]))
+    chosen = config.merge(recipes.read_recipe(recipe), config.parse_assignments([*SMALL_SETTINGS, "value.f=auto"]))
     monkeypatch.setattr(select_f, "LENGTHS", (1.0,))
     monkeypatch.setattr(select_f.SelectConfig, "__init__", _brief(select_f.SelectConfig.__init__))
     settings = select_f.resolve(tmp_path / "out", chosen, 0, Options())

@@ -19,10 +19,11 @@ from safetensors.numpy import save_file
 
 from smodice_cli import artifacts
 from smodice_cli.algos.acting import POLICY_TENSORS
-from smodice_cli.config import DatasetConfig, read_recipe
+from smodice_cli.config import DatasetConfig
 from smodice_cli.data import Transitions, concatenate
 from smodice_cli.envs import d4rl_tables, registry
 from smodice_cli.errors import ConfigError, InputError, UsageError
+from smodice_cli.recipes import read_recipe
 from smodice_cli.sources import d4rl, minari, recorded, simulate, specs
 from smodice_cli.stages.build_dataset import expert_return
 

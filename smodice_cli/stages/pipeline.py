@@ -1,7 +1,7 @@
-"""run: the whole chain from a recipe, algorithms and seeds in parallel processes; status: what a run folder holds.
+"""run: the whole chain from a recipe, methods and seeds in parallel processes; status: what a run folder holds.
 
 RUNS/<recipe>/dataset.h5, seed0/{disc,value,policy}.safetensors, seed0/{weights.h5,eval.json}, summary.json;
-another algorithm than smodice has its files in seed0/<algorithm>/, but shares the discriminator where it can.
+another algorithm, or a variant of smodice, has its files in seed0/<method>/, but shares the discriminator where it can.
 """
 
 from __future__ import annotations
@@ -31,40 +31,44 @@ STAGES = ("disc", "value", "policy", "eval")
 
 @dataclass(frozen=True)
 class Chain:
-    """What one algorithm does with one seed: its settings, its folder and its discriminator."""
+    """What one method (an algorithm, or a variant of smodice) does with one seed: settings, folder, discriminator."""
 
     folder: Path
-    algo: str
+    method: str
     seed: int
     settings: Settings
     shares_disc: bool = True  # the discriminator is the one that smodice would train
 
     @property
     def name(self) -> str:
-        return f"seed {self.seed}" if self.algo == "smodice" else f"{self.algo} seed {self.seed}"
+        return f"seed {self.seed}" if self.method == "smodice" else f"{self.method} seed {self.seed}"
+
+    @property
+    def algo(self) -> str:
+        return self.settings["policy"]["algo"]
 
     @property
     def home(self) -> Path:
-        return place(self.folder, self.algo, self.seed)
+        return place(self.folder, self.method, self.seed)
 
     @property
     def disc(self) -> Path:
         return (place(self.folder, "smodice", self.seed) if self.shares_disc else self.home) / "disc.safetensors"
 
 
-def place(folder: Path, algo: str, seed: int) -> Path:
-    """Where an algorithm's artifacts of one seed lie."""
-    return folder / f"seed{seed}" / (algo if algo != "smodice" else "")
+def place(folder: Path, method: str, seed: int) -> Path:
+    """Where a method's artifacts of one seed lie."""
+    return folder / f"seed{seed}" / (method if method != "smodice" else "")
 
 
 def chains(folder: Path, settings: dict[str, Settings], seeds: list[int], usual_disc: Any) -> list[Chain]:
-    """All of a run, by the settings of each algorithm; `usual_disc` is the discriminator's config that is shared.
+    """All of a run, by the settings of each method; `usual_disc` is the discriminator's config that is shared.
 
-    Seeds vary first: by the time another algorithm asks for a seed's discriminator, it is there.
+    Seeds vary first: by the time another method asks for a seed's discriminator, it is there.
     """
     return [
-        Chain(folder, algo, seed, own, build("disc", own.get("disc", {})) == usual_disc)
-        for algo, own in settings.items()
+        Chain(folder, method, seed, own, build("disc", own.get("disc", {})) == usual_disc)
+        for method, own in settings.items()
         for seed in seeds
     ]
 
@@ -115,7 +119,7 @@ def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_inpu
 
 
 def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
-    """Several algorithms and seeds, each a process of its own with one thread, at most `jobs` at a time."""
+    """Several methods and seeds, each a process of its own with one thread, at most `jobs` at a time."""
     waiting = list(chains)
     failures: list[tuple[str, int, dict[str, Any]]] = []
     lock = threading.Lock()
@@ -213,25 +217,25 @@ class _Board:
             self.bars.__exit__()
 
 
-def summarise(folder: Path, algos: list[str], seeds: list[int]) -> dict[str, Any]:
-    """Scores over seeds with their spread, steps and time of each algorithm; also written to summary.json.
+def summarise(folder: Path, methods: list[str], seeds: list[int]) -> dict[str, Any]:
+    """Scores over seeds with their spread, steps and time of each method; also written to summary.json.
 
-    The figures of a single algorithm also stand at the top.
+    The figures of a single one also stand at the top.
     """
-    rows = [_summary_of(folder, algo, seeds) for algo in algos]
-    result = {"folder": str(folder), "seeds": seeds, **(rows[0] if len(rows) == 1 else {}), "algorithms": rows}
+    rows = [_summary_of(folder, method, seeds) for method in methods]
+    result = {"folder": str(folder), "seeds": seeds, **(rows[0] if len(rows) == 1 else {}), "methods": rows}
     with artifacts.atomic(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
-def _summary_of(folder: Path, algo: str, seeds: list[int]) -> dict[str, Any]:
-    homes = {seed: place(folder, algo, seed) for seed in seeds}
+def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
+    homes = {seed: place(folder, method, seed) for seed in seeds}
     scores = {seed: artifacts.read_payload(home / "eval.json")["score"] for seed, home in homes.items()}
     policies = [home / "policy.safetensors" for home in homes.values()]
     normalized = np.array([score["normalized"] for score in scores.values()])
     return {
-        "algo": algo,
+        "method": method,
         "normalized_mean": float(normalized.mean()),
         "normalized_std": float(normalized.std(ddof=1)) if len(seeds) > 1 else 0.0,
         "steps": artifacts.read_header(policies[0]).config["steps"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -34,6 +35,7 @@ CURVES = (
     ("policy", "loss", "policy: loss"),
 )
 MOST_CURVES = 4
+SEED_FOLDER = re.compile(r"seed\d+")
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class Seed:
 
 @dataclass(frozen=True)
 class Run:
-    """One recipe's run with one algorithm: a dataset and the seeds trained on it."""
+    """One recipe's run with one method, an algorithm or a variant of smodice: a dataset and the seeds trained on it."""
 
     folder: Path
-    algo: str
+    own: str  # the name of the method's own folder, '' where it has none
     dataset: Header | None
     dataset_path: Path | None
     seeds: list[Seed]
@@ -87,14 +89,19 @@ class Run:
         return paper.setting(self.env, self.dataset.config["expert"]) if self.dataset else ""
 
     @property
+    def algo(self) -> str:
+        return next((seed.algo for seed in self.seeds if "policy" in seed.headers), "smodice")
+
+    @property
     def method(self) -> str:
+        name = self.own or self.algo
         value = next((seed.headers["value"] for seed in self.seeds if "value" in seed.headers), None)
         if value is None:
-            return self.algo
+            return name
         config = value.config
         if config.get("estimator") == "returns":
-            return f"{self.algo}: trajectory returns"
-        return f"{self.algo}: {config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
+            return f"{name}: trajectory returns"
+        return f"{name}: {config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
 
 
 # --- finding ---------------------------------------------------------------------------------------------------------
@@ -117,11 +124,12 @@ def _runs_below(folder: Path) -> list[Run]:
     chains = [seed for path in _seed_folders(folder) if (seed := _seed(path))]
     grouped: dict[tuple[Path, str], list[Seed]] = {}
     for seed in chains:
-        if set(seed.headers) == {"disc"} and any((seed.folder / algo).is_dir() for algo in METHODS):
-            continue  # not a run of smodice's: other algorithms share this discriminator
-        own = seed.folder.parent if seed.folder.name in METHODS else seed.folder
-        home = own.parent if own.name.startswith("seed") else seed.folder
-        grouped.setdefault((home, seed.algo), []).append(seed)
+        if set(seed.headers) == {"disc"} and any(path.is_dir() for path in seed.folder.iterdir()):
+            continue  # not a run of smodice's: other methods share this discriminator
+        method = "" if SEED_FOLDER.fullmatch(seed.folder.name) else seed.folder.name
+        own = seed.folder.parent if method else seed.folder
+        inside = SEED_FOLDER.fullmatch(own.name) is not None
+        grouped.setdefault((own.parent, method) if inside else (seed.folder, ""), []).append(seed)
     return [_run(*which, sorted(seeds, key=lambda s: s.number)) for which, seeds in sorted(grouped.items())]
 
 
@@ -148,7 +156,7 @@ def _seed(folder: Path) -> Seed | None:
     return Seed(folder, places, headers) if headers else None
 
 
-def _run(folder: Path, algo: str, seeds: list[Seed]) -> Run:
+def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
     for seed in seeds:
         for kind, header in seed.headers.items():
             if "dataset" not in header.inputs:
@@ -159,8 +167,8 @@ def _run(folder: Path, algo: str, seeds: list[Seed]) -> Run:
             except SmodiceError:
                 continue
             if dataset.digest == header.inputs["dataset"].digest:
-                return Run(folder, algo, dataset, path, seeds)
-    return Run(folder, algo, None, None, seeds)
+                return Run(folder, own, dataset, path, seeds)
+    return Run(folder, own, None, None, seeds)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

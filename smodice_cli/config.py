@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from smodice_cli.errors import ConfigError, nearest
-from smodice_cli.methods import CLONING, METHODS, TD3, WEIGHTED, Algorithm
+from smodice_cli.methods import CLONING, METHODS, TD3, TRAJECTORIES, WEIGHTED, Algorithm
 
 
 def setting(default: Any, help: str, *, algos: tuple[str, ...] = (), rare: bool = False, **limits: float) -> Any:
@@ -118,6 +118,17 @@ class PolicyConfig:
         algos=CLONING,
         ge=0,
         lt=1,
+    )
+    holdout: float = setting(
+        0.0,
+        "share of the trajectories kept out of training to watch the loss",
+        algos=TRAJECTORIES,
+        rare=True,
+        ge=0,
+        lt=1,
+    )
+    patience: int = setting(
+        0, "checks without a lower held-out loss before stopping; 0 never stops", algos=TRAJECTORIES, rare=True, ge=0
     )
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
     snapshots: int = setting(10, "policies kept over the training, for eval's return curve", ge=0)

@@ -8,7 +8,8 @@ from typing import Any, Literal
 Algorithm = Literal["smodice", "bc", "bc-expert-only", "td3bc", "oril", "sail", "rce", "demodice", "demodice-sd"]
 
 WEIGHTED = ("smodice", "demodice", "demodice-sd")  # cloning under the weights of train-value
-CLONING = (*WEIGHTED, "bc", "bc-expert-only")
+TRAJECTORIES = (*WEIGHTED, "bc")  # cloning of the offline trajectories
+CLONING = (*TRAJECTORIES, "bc-expert-only")
 TD3 = ("td3bc", "oril", "sail", "rce")
 
 # DemoDICE as Kim et al. (2022) publish it: the KL dual of single transitions with strength 1 + alpha, alpha = 0.05,

@@ -164,6 +164,21 @@ def test_the_curve_over_training_ends_with_the_policy_itself(run: Path) -> None:
     assert not np.array_equal(kept["mean.weight"][0], kept["mean.weight"][-1])
 
 
+def test_the_policy_stops_when_the_held_out_loss_no_longer_falls(run: Path) -> None:
+    """And the curve ends where it stopped; a killed run ends the same (`test_resume`)."""
+    stop = ("--set", "holdout=0.3", "--set", "patience=1", "--set", "lr=1.0", "--set", "average=0.0")
+    small = ("--steps", "4000", "--set", "hidden=8", "--set", "batch=8", "--set", "snapshots=40")
+    succeed("train-policy", "--value", run / "value.safetensors", *small, *stop)
+    log = [json.loads(line) for line in (run / "policy.log.jsonl").read_text().splitlines()]
+    watched = [line["held_out"] for line in log if "held_out" in line]
+    last = log[-1]["step"]
+    assert last < 4000
+    assert watched[-1] >= min(watched[:-1]), "the last check was no better than the best before it"
+    steps = artifacts.load(run / "policy.snapshots.safetensors", "snapshots").arrays["steps"].tolist()
+    assert steps == [*range(100, last, 100), last]
+    assert "needs policy.holdout" in refuse(4, "train-policy", "--value", run / "value.safetensors", *stop[2:])
+
+
 def test_a_policy_without_its_snapshots_is_scored_without_the_curve(run: Path) -> None:
     command = ("eval", "--policy", run / "policy.safetensors", "--episodes", "2", "--threads", "1")
     (run / "policy.snapshots.safetensors").unlink()

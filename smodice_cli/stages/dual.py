@@ -19,7 +19,7 @@ from smodice_cli.algos.segments import Segments, absorb, segments
 from smodice_cli.algos.smodice import bellman_residual, importance_weights, solve_normaliser, value_loss
 from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
-from smodice_cli.stages.trainer import State, adam, descend, row_sampler
+from smodice_cli.stages.trainer import State, adam, descend, held_out, row_sampler
 
 BLOCK = 1 << 14  # rows per block when V is evaluated on the whole data set
 HELD_OUT_ROWS = 8192  # segments and initial states of the held-out trajectories that the objective is watched on
@@ -95,7 +95,7 @@ class Learner:
     ) -> None:
         self.problem, self.value, self.generator, self.device = problem, value, generator, device
         config, dataset, found = problem.config, problem.dataset, problem.segments
-        training = _training_episodes(dataset, config, generator)
+        training = ~held_out(len(dataset.offsets) - 1, config.holdout, generator)
         starts = dataset.initial_observations()
         self.states, self.next_states = (torch.from_numpy(dataset[n]) for n in ("observations", "next_observations"))
         self.reward, self.last, self.discount = map(torch.from_numpy, (found.reward, found.last, found.discount))
@@ -178,14 +178,6 @@ def _watched_rows(probability: np.ndarray, generator: torch.Generator) -> Tensor
     if not probability.any():
         return torch.empty(0, dtype=torch.int64)
     return row_sampler(probability, generator)(HELD_OUT_ROWS)
-
-
-def _training_episodes(dataset: Dataset, config: ValueConfig, generator: torch.Generator) -> np.ndarray:
-    """Which episodes train; the others are only watched."""
-    episodes = len(dataset.offsets) - 1
-    training = np.ones(episodes, bool)
-    training[torch.randperm(episodes, generator=generator).numpy()[: int(config.holdout * episodes)]] = False
-    return training
 
 
 @torch.no_grad()

@@ -17,7 +17,9 @@ from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, polic
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.stages.runner import Job
-from smodice_cli.stages.trainer import Update, adam, descend, row_sampler
+from smodice_cli.stages.trainer import Check, Update, adam, descend, held_out, row_sampler
+
+WATCHED = 8192  # held-out rows on which the loss is measured
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Learner:
     extra: dict[str, Tensor] = field(default_factory=dict)
     schedule: str = "constant"
     shown: tuple[str, ...] = ("loss",)
+    check: Check | None = None
 
 
 def cloned_rows(job: Job, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -57,21 +60,29 @@ def cloning(
     if config.entropy:
         optimisers["temperature"] = adam([log_temperature], config.lr)
     own_states, own_actions, real, weights = cloned_rows(job, dataset)
+    held = np.zeros(len(real), bool)
+    if config.holdout:
+        lengths = np.diff(dataset.offsets)
+        held = np.repeat(held_out(len(lengths), config.holdout, generator), lengths)
+    watched = row_sampler(weights * held, generator)(WATCHED) if (weights * held).any() else None
+    real, weights = real * ~held, weights * ~held
     states, actions = torch.from_numpy(own_states), torch.from_numpy(own_actions)
     sample = row_sampler(weights if config.sampling == "weights" else real, generator)
     row_weights = torch.from_numpy(weights / weights[real > 0].mean() if config.sampling == "uniform" else real).float()
 
+    def loss_of(module: TanhGaussianPolicy, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        batch, taken = (column.index_select(0, rows).to(device) for column in (states, actions))
+        if config.loss == "mse":
+            mu = module.centre(batch)
+            return policy_mse(mu, module.unit(taken), w), mu, None
+        mu, log_std = module(batch)
+        return policy_nll(mu, log_std, module.unit(taken), w), mu, log_std
+
     def update(step: int) -> dict[str, Tensor]:
         rows = sample(config.batch)
-        batch, taken, w = (column.index_select(0, rows).to(device) for column in (states, actions, row_weights))
-        targets = policy.unit(taken)
-        if config.loss == "mse":
-            loss = policy_mse(policy.centre(batch), targets, w)
-        else:
-            mu, log_std = policy(batch)
-            loss = policy_nll(mu, log_std, targets, w)
+        loss, mu, log_std = loss_of(policy, rows, row_weights.index_select(0, rows).to(device))
         info = {"loss": loss.detach()}
-        if config.entropy:
+        if config.entropy and log_std is not None:
             noise = torch.randn(mu.shape, generator=generator).to(device)
             entropy = policy_entropy(mu, log_std, noise)
             surplus = entropy.detach() + mu.shape[1]  # target entropy -|A|
@@ -82,12 +93,25 @@ def cloning(
             average(averaged, policy, config.average)
         return info
 
+    kept = averaged if config.average else policy
+    record = torch.tensor([np.inf, 0.0], dtype=torch.float64)  # lowest held-out loss, checks since
+
+    @torch.no_grad()
+    def check(step: int) -> tuple[dict[str, float], bool]:
+        assert watched is not None
+        loss = float(loss_of(kept, watched, torch.ones(len(watched), device=device))[0])
+        record[1] += 1
+        if loss < record[0]:
+            record[0], record[1] = loss, 0.0
+        return {"held_out": loss}, bool(config.patience and record[1] >= config.patience)
+
     return Learner(
         update,
-        averaged if config.average else policy,
+        kept,
         {"policy": policy, "averaged": averaged},
         optimisers,
-        {"log_temperature": log_temperature.data},
+        {"log_temperature": log_temperature.data, "record": record},
         config.schedule,
-        ("loss", "entropy") if config.entropy else ("loss",),
+        ("loss", "entropy", "held_out"),
+        check if watched is not None else None,
     )

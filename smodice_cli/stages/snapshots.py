@@ -20,13 +20,14 @@ def snapshots_path(policy: Path) -> Path:
 
 
 class Snapshots:
-    """`count` copies of a module's tensors, stacked; the last is the finished one."""
+    """Copies of a module's tensors at `count` evenly spaced steps, stacked; the last is the finished one."""
 
     def __init__(self, module: nn.Module, count: int, steps: int) -> None:
-        marks = np.unique(np.linspace(0, steps, count + 1).round()).astype(np.int64)
-        self.steps = torch.from_numpy(marks[marks > 0] if count else marks[:0])
+        self.wanted = count > 0
+        marks = np.unique(np.linspace(0, steps, count + 1).round()).astype(np.int64)[1:-1]
+        self.steps = torch.from_numpy(marks)
         self.stacked = {
-            name: torch.zeros(len(self.steps), *tensor.shape, dtype=tensor.dtype)
+            name: torch.zeros(len(marks), *tensor.shape, dtype=tensor.dtype)
             for name, tensor in module.state_dict().items()
         }
 
@@ -40,12 +41,17 @@ class Snapshots:
             for name, tensor in module.state_dict().items():
                 self.stacked[name][index] = tensor.cpu()
 
-    def write(self, job: Job, metrics: dict, seconds: float) -> dict[str, Link]:
-        """The artifact beside the policy, as the policy's header names it; none where none were asked for."""
-        if not len(self.steps):
+    def write(self, job: Job, module: nn.Module, done: int, metrics: dict, seconds: float) -> dict[str, Link]:
+        """The artifact beside the policy, as the policy's header names it; none where none were asked for.
+
+        `module` is the finished policy after `done` steps, which may be fewer than were planned.
+        """
+        if not self.wanted:
             return {}
-        path = snapshots_path(job.out)
+        path, taken = snapshots_path(job.out), int((self.steps < done).sum())
         own = Job(job.stage, "snapshots", path, job.config, job.seed, job.inputs)
-        header = own.header(metrics=metrics, seconds=seconds)
-        written = artifacts.write_safetensors(path, header, {SNAPSHOT_STEPS: self.steps, **self.stacked})
+        tensors = {SNAPSHOT_STEPS: torch.cat([self.steps[:taken], torch.tensor([done])])}
+        for name, tensor in module.state_dict().items():
+            tensors[name] = torch.cat([self.stacked[name][:taken], tensor.cpu()[None]])
+        written = artifacts.write_safetensors(path, own.header(metrics=metrics, seconds=seconds), tensors)
         return {"snapshots": Link(path.name, written.digest)}

@@ -31,6 +31,8 @@ def train_policy(
     """Train the policy of `config.algo` from the artifact it needs: `given` holds one of data, disc and value."""
     if config.entropy and config.loss != "nll":
         raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
+    if config.patience and not config.holdout:
+        raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
     start = starting_point(config.algo, given)
     inputs = _inputs(config.algo, start)
     beside = (snapshots_path(out),) if config.snapshots else ()
@@ -96,13 +98,22 @@ def _work(job: Job, began: float) -> Header:
         return info
 
     state = State(learner.modules, learner.optimisers, generator, {**learner.extra, **snapshots.state()})
-    fit(job, state, update, steps=config.steps, lr=config.lr, schedule=learner.schedule, shown=learner.shown)
+    done = fit(
+        job,
+        state,
+        update,
+        steps=config.steps,
+        lr=config.lr,
+        schedule=learner.schedule,
+        shown=learner.shown,
+        check=learner.check,
+    )
     metrics = {
         "env": dataset.env,
         "absorbing": dataset.absorbing,
         "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
     }
     seconds = time.monotonic() - began
-    outputs = snapshots.write(job, metrics, seconds)
+    outputs = snapshots.write(job, learner.kept, done, metrics, seconds)
     header = job.header(metrics=metrics, outputs=outputs, seconds=seconds)
     return artifacts.write_safetensors(job.out, header, learner.kept.state_dict())

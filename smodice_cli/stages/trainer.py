@@ -118,12 +118,12 @@ def fit(
     rates: Mapping[str, float] | None = None,
     shown: tuple[str, ...] = ("loss",),
     check: Check | None = None,
-) -> None:
-    """Run `update` for the remaining steps; `rates` scales the learning rate of single optimisers.
+) -> int:
+    """Run `update` for the remaining steps and return how many were done.
 
-    `check` is called every CHECK_EVERY steps and at the end; it returns figures and whether to stop early.
+    `rates` scales the learning rate of single optimisers. `check` is called every CHECK_EVERY steps and at the end; it returns figures and whether to stop early.
     """
-    start = _restore(job, state)
+    start = done = _restore(job, state)
     log = _Log(job.log, start)
     saved = time.monotonic()
     with _stop_requests() as stop, console.progress(job.stage, steps, start) as bar:
@@ -150,7 +150,8 @@ def fit(
             if stop.requested:
                 raise Interrupted(f"{job.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written")
     if not state.is_finite():
-        raise _diverged(job, steps)
+        raise _diverged(job, done)
+    return done
 
 
 def _set_rate(state: State, lr: float, schedule: str, fraction: float, rates: Mapping[str, float]) -> None:
@@ -158,6 +159,13 @@ def _set_rate(state: State, lr: float, schedule: str, fraction: float, rates: Ma
     for name, optimiser in state.optimisers.items():
         for group in optimiser.param_groups:
             group["lr"] = rate * rates.get(name, 1.0)
+
+
+def held_out(episodes: int, share: float, generator: torch.Generator) -> np.ndarray:
+    """Which of the trajectories are kept out of training, drawn at random."""
+    held = np.zeros(episodes, bool)
+    held[torch.randperm(episodes, generator=generator).numpy()[: int(share * episodes)]] = True
+    return held
 
 
 def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable[[int], Tensor]:

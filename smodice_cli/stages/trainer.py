@@ -121,7 +121,8 @@ def fit(
 ) -> int:
     """Run `update` for the remaining steps and return how many were done.
 
-    `rates` scales the learning rate of single optimisers. `check` is called every CHECK_EVERY steps and at the end; it returns figures and whether to stop early.
+    `rates` scales the learning rate of single optimisers. `check` is called every CHECK_EVERY steps and at the end; it
+    returns figures and whether to stop early.
     """
     start = done = _restore(job, state)
     log = _Log(job.log, start)

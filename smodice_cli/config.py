@@ -152,7 +152,7 @@ class EvalConfig:
 
     episodes: int = setting(20, "episodes", gt=0)
     stochastic: bool = setting(False, "sample actions instead of taking tanh(mean)")
-    curve_episodes: int = setting(5, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
+    curve_episodes: int = setting(10, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 
 
 SECTIONS: dict[str, type] = {

@@ -17,6 +17,7 @@ import pytest
 from conftest import ENV, refuse, smodice, succeed
 from scipy import stats
 
+import smodice_cli
 from smodice_cli import artifacts
 from smodice_cli.algos.segments import row_weights
 from smodice_cli.artifacts import Header, Link
@@ -664,3 +665,11 @@ def test_a_file_of_the_papers_size_is_inspected_in_five_seconds(tmp_path: Path) 
     assert outcome.json["health"]["rows"] == 1_200_000
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent < 5, f"{spent:.1f} s of processor time, {time.monotonic() - began:.1f} s in all"
+
+
+def test_a_shipped_expert_tells_its_return_and_its_command() -> None:
+    path = Path(smodice_cli.__file__).parent / "sources/policies/hopper.safetensors"
+    evaluation = artifacts.read_header(path).metrics["evaluation"]
+    shown = succeed("inspect", path).stdout
+    assert f"{evaluation['mean']:.4g}" in shown
+    assert "smodice train-expert hopper" in shown

@@ -363,8 +363,11 @@ def _value(view: dict[str, Any]) -> list[Block]:
 
 
 def _policy(view: dict[str, Any]) -> list[Block]:
+    told = view["metrics"].get("evaluation", {})  # of an expert, sampled as the data are
+    figures = [[name.replace("_", " "), short(value)] for name, value in told.items()]
+    found: list[Block] = [Table("return of sampled episodes", ["", ""], figures)] if told else []
     if "actions" not in view:
-        return []
+        return found
     rows = []
     for a in view["actions"]:
         pair = [_deviation(a[who]) for who in ("data", "policy")]
@@ -372,7 +375,7 @@ def _policy(view: dict[str, Any]) -> list[Block]:
         explained = "" if a["explained"] is None else percent(a["explained"])
         rows.append([str(a["dim"]), *pair, limits, f"{a['squared_error']:.3g}", explained])
     columns = ["action", "weighted data", "policy", "at the limit (data | policy)", "squared error", "explained"]
-    return [Table("actions on the weighted data", columns, rows)]
+    return [*found, Table("actions on the weighted data", columns, rows)]
 
 
 def _eval(view: dict[str, Any]) -> list[Block]:

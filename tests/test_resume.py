@@ -130,6 +130,23 @@ def test_a_checkpoint_of_other_settings_is_refused_not_adapted(disc: Stage, star
     assert disc.result() == whole("disc", "--set", "lr=0.01")
 
 
+def test_the_time_of_a_resumed_run_counts_what_came_before(disc: Stage, start: Start) -> None:
+    interrupt(disc, start)
+    before = artifacts.read_header(disc.checkpoint).seconds
+    assert before > 0
+    succeed(*disc.command)
+    assert artifacts.read_header(disc.out).seconds > before
+
+
+def test_a_checkpoint_left_by_a_kill_after_the_artifact_was_written_goes(disc: Stage, start: Start) -> None:
+    interrupt(disc, start)
+    left = disc.checkpoint.read_bytes()
+    succeed(*disc.command)
+    disc.checkpoint.write_bytes(left)
+    assert succeed(*disc.command, "--json").json["status"] == "cached"
+    assert not disc.checkpoint.exists()
+
+
 def test_a_damaged_checkpoint_is_not_used(disc: Stage, start: Start) -> None:
     interrupt(disc, start)
     disc.checkpoint.write_bytes(disc.checkpoint.read_bytes()[:-9])

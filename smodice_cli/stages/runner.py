@@ -15,7 +15,7 @@ from smodice_cli import artifacts
 from smodice_cli.artifacts import Artifact, Header, Link
 from smodice_cli.config import as_dict
 from smodice_cli.console import console
-from smodice_cli.errors import ForeignFileError, UsageError
+from smodice_cli.errors import ForeignFileError, InputError, UsageError
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run(job: Job, work: Work) -> Result:
         for path in (job.out, *job.beside):
             artifacts.remove_remains(path)
         console.note(f"{job.stage}: {reason}")
-        header = work(job, time.monotonic())
+        header = work(job, time.monotonic() - spent(job))
         job.checkpoint.unlink(missing_ok=True)
     return Result(job.out, header, "done", reason)
 
@@ -118,7 +118,23 @@ def _refuse_own_input(job: Job) -> None:
             raise UsageError(f"{place} is this stage's {name}: it cannot be its output too", "choose another --out")
 
 
+def spent(job: Job) -> float:
+    """The seconds that the run took up to the checkpoint it goes on from."""
+    header = _own_checkpoint(job) if job.options.resume else None
+    return header.seconds if header else 0.0
+
+
+def _own_checkpoint(job: Job) -> Header | None:
+    try:
+        header = artifacts.read_header(job.checkpoint)
+    except InputError:
+        return None
+    return header if header.key == job.key else None
+
+
 def _cached(job: Job) -> Result:
+    if _own_checkpoint(job):
+        job.checkpoint.unlink(missing_ok=True)  # killed after the artifact was written and before this
     return Result(job.out, artifacts.read_header(job.out), "cached", "nothing changed")
 
 

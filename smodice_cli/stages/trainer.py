@@ -23,7 +23,7 @@ from smodice_cli import artifacts
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.errors import DivergedError, InputError, Interrupted
-from smodice_cli.stages.runner import Job
+from smodice_cli.stages.runner import Job, spent
 
 LOG_EVERY = 100  # steps between figures on the bar and in the log
 CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVERY
@@ -124,6 +124,7 @@ def fit(
     `rates` scales the learning rate of single optimisers. `check` is called every CHECK_EVERY steps and at the end; it
     returns figures and whether to stop early.
     """
+    began = time.monotonic() - spent(job)
     start = done = _restore(job, state)
     log = _Log(job.log, start)
     saved = time.monotonic()
@@ -146,7 +147,7 @@ def fit(
                 bar.update(steps)
                 break
             if stop.requested or time.monotonic() - saved > job.options.checkpoint_every:
-                _save(job, state, done)
+                _save(job, state, done, time.monotonic() - began)
                 saved = time.monotonic()
             if stop.requested:
                 raise Interrupted(f"{job.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written")
@@ -194,10 +195,10 @@ def _diverged(job: Job, step: int) -> DivergedError:
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def _save(job: Job, state: State, step: int) -> None:
+def _save(job: Job, state: State, step: int, seconds: float) -> None:
     if not state.is_finite():
         raise _diverged(job, step)  # the checkpoint before this one is the last good one
-    header = Header("checkpoint", job.stage, {}, job.seed, key=job.key, metrics={"step": step})
+    header = Header("checkpoint", job.stage, {}, job.seed, key=job.key, metrics={"step": step}, seconds=seconds)
     artifacts.write_safetensors(job.checkpoint, header, state.tensors())
 
 

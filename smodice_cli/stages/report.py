@@ -31,7 +31,7 @@ CURVES = (
     ("disc", "auc", "discriminator: held-out AUC"),
     ("disc", "loss", "discriminator: loss"),
     ("value", "held_out", "value: held-out objective"),
-    ("value", "effective_share", "value: held-out effective sample"),
+    ("value", "effective_share", "value: effective sample"),
     ("policy", "loss", "policy: loss"),
 )
 MOST_CURVES = 4

@@ -24,6 +24,8 @@ from smodice_cli.app import app
 
 hypothesis.settings.register_profile("busy", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("busy")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(os.environ.get("SMODICE_SHARED_DATA", Path(__file__).parents[2] / "shared/data"))
 ENV = "pointmass-4direction"

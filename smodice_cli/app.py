@@ -1,4 +1,4 @@
-"""The command line: the pipeline and the tools; `commands_look` adds what looks at results.
+"""The command line: the pipeline; `commands_look` adds what looks at results, `commands_tools` the tools.
 
 Each command imports what it needs when it runs, so that `smodice --help` answers at once.
 """
@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from smodice_cli import __version__, commands_look
+from smodice_cli import __version__
 from smodice_cli.cli import (
     MAX_SEED,
     PIPELINE,
-    TOOLS,
     Algo,
     CheckpointEvery,
     Common,
@@ -35,9 +34,7 @@ from smodice_cli.cli import (
     report,
 )
 from smodice_cli.console import console, escape
-from smodice_cli.errors import InputError, UsageError
-
-__all__ = ["app", "commands_look", "main"]
+from smodice_cli.errors import UsageError
 
 # --- the pipeline ---------------------------------------------------------------------------------------------------
 
@@ -274,10 +271,12 @@ def run(
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
     data = pipeline.build_data(folder, usual, 0, options)
-    if "smodice" in settings and usual.get("value", {}).get("f") == "auto" and not dry_run:
+    undecided = [name for name, own in settings.items() if own.get("value", {}).get("f") == "auto"]
+    if undecided and not dry_run:
         from smodice_cli.stages import select_f
 
-        settings["smodice"] = select_f.resolve(folder, usual, numbers[0], options)
+        found = select_f.resolve(folder, usual, numbers[0], options)["value"]["f"]
+        settings |= {name: config.merge(settings[name], {"value": {"f": found}}) for name in undecided}
     chains = pipeline.chains(folder, settings, numbers, config.build("disc", usual.get("disc", {})))
     if dry_run:
         planned = [data]
@@ -373,97 +372,8 @@ def tabular(
         console.note(line)
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
-
-
-@command(
-    TOOLS,
-    "train-expert",
-    "smodice train-expert hopper --out experts/hopper.safetensors --steps 1000000",
-    "smodice build-dataset --env hopper --offline sim:hopper-random#100000 "
-    "--expert sim:hopper@experts/hopper.safetensors#traj=0",
-)
-def train_expert(
-    env: Annotated[str, typer.Argument(help="Environment; `smodice envs` lists them.")],
-    out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,
-    hidden: Annotated[int, typer.Option(min=1, help="Units in each of the actor's two hidden layers.")] = 64,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="POLICY", help="Go on from this policy, of the same sizes.")
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Soft actor-critic's settings, e.g. learning_rate=7e-4."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the policy file.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Train an expert with soft actor-critic (needs the extra [bold]experts[/]) for [bold]sim:ENV@FILE[/]."""
-    from dataclasses import asdict
-
-    from smodice_cli import artifacts
-    from smodice_cli.envs import registry
-    from smodice_cli.errors import ForeignFileError
-    from smodice_cli.sources import train_expert as trainer
-
-    registry.spec(env)
-    out = out or Path("experts") / f"{env}.safetensors"
-    if out.exists() and not force:
-        raise ForeignFileError(f"{out} exists", "choose another --out, or overwrite it with --force")
-    if start is not None and not start.is_file():
-        raise InputError(f"{start} does not exist")
-    chosen = trainer.parse_settings(hidden, set or [])
-    waiting = f"{out} is being made by another process: waiting"
-    with artifacts.locked(out, lambda _: console.note(waiting)), console.progress(f"train-expert {env}", steps) as bar:
-        evaluation = trainer.train_expert(
-            env,
-            out,
-            steps=steps,
-            seed=seed,
-            start=start,
-            settings=chosen,
-            progress=lambda step, figures: bar.update(step, **figures),
-        )
-    figures = asdict(evaluation)
-    line = f"[bold]done[/]  {escape(str(out))}  return {evaluation.mean:.0f} ± {evaluation.std:.0f}"
-    console.result({"path": str(out), "evaluation": figures}, [f"{line} over {evaluation.episodes} episodes"])
-
-
-@command(TOOLS, "settings", "smodice settings", "smodice settings value --json")
-def settings(
-    section: Annotated[str, typer.Argument(help="dataset | disc | value | policy | eval; default: all.")] = "",
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List every setting with its default and meaning, as used by recipes and --set."""
-    from smodice_cli import config
-    from smodice_cli.errors import nearest
-
-    if section and section not in config.SECTIONS:
-        raise UsageError(f"unknown section '{section}'", nearest(section, list(config.SECTIONS)))
-    names = [section] if section else list(config.SECTIONS)
-    rows = [row for name in names for row in config.describe(name)]
-    console.table("", ["setting", "default", "meaning"], rows)
-    console.result({key: {"default": default, "meaning": meaning} for key, default, meaning in rows})
-
-
-@command(TOOLS, "envs", "smodice envs", "smodice envs --json")
-def envs(json: Json = False, debug: Debug = False) -> None:
-    """List the environments with their sizes and reference scores."""
-    from dataclasses import asdict
-
-    from smodice_cli.envs import registry
-
-    specs = list(registry.SPECS.values())
-    rows = [
-        [s.name, str(s.obs_dim), str(s.act_dim), str(s.horizon), f"{s.random_score:g}", f"{s.expert_score:g}"]
-        for s in specs
-    ]
-    console.table("", ["environment", "state", "action", "horizon", "score 0", "score 100"], rows)
-    console.result({s.name: asdict(s) for s in specs})
+# The help lists commands in the order in which they are made: these come after the pipeline.
+from smodice_cli import commands_look, commands_tools  # noqa: E402, F401
 
 
 @app.command("run-seed", hidden=True)

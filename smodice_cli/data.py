@@ -236,10 +236,6 @@ class Dataset:
     def offsets(self) -> np.ndarray:
         return self.arrays["episode_offsets"]
 
-    @property
-    def has_expert_actions(self) -> bool:
-        return "expert/actions" in self.arrays
-
     def offline_inputs(self, inputs: str, rows: slice | np.ndarray) -> np.ndarray:
         """What a discriminator sees of these rows: the states, or the states beside the actions."""
         states = self.arrays["observations"][rows]
@@ -253,7 +249,7 @@ class Dataset:
 
     def expert_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """The expert's states and the actions taken in them; there must be some."""
-        if not self.has_expert_actions:
+        if "expert/actions" not in self.arrays:
             raise InputError(
                 "this dataset holds no expert actions: imitation from observations never reads them",
                 "to give them to demodice or bc-expert-only, build the dataset with --set expert_actions=true",

@@ -51,7 +51,7 @@ def read_variants(path: Path) -> dict[str, Settings]:
     """Named changes to a recipe's settings; every name is a folder beside the recipe's own files."""
     found = _parse(path)
     for name, sections in found.items():
-        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) or name in METHODS:
+        if not re.fullmatch(r"(?!seed\d)[a-z0-9][a-z0-9.-]*", name) or name in METHODS:
             raise ConfigError(f"{path}: '{name}' cannot name a variant", "use small letters, digits, dots and dashes")
         for section in sections if isinstance(sections, dict) else [name]:
             if section not in BY_ALGORITHM or not isinstance(sections, dict):

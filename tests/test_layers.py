@@ -27,6 +27,7 @@ RANKS = {
     "stages": 7,
     "cli": 8,
     "commands_look": 9,
+    "commands_tools": 9,
     "app": 10,
     "__main__": 11,
 }

@@ -201,6 +201,7 @@ def test_variants_run_beside_the_recipe_and_share_what_they_do_not_change(recipe
     assert "go with no other algorithm" in refuse(2, *command, "--algo", "bc")
     for text, words in (
         ("[bc]\nvalue.f = 1\n", "cannot name a variant"),
+        ("[seed1]\nvalue.f = 1\n", "cannot name a variant"),
         ("[a]\neval.episodes = 1\n", "not 'eval'"),
         ("a = 1\n", "not 'a'"),
         ("[a]\nvalue.g = 1\n", "unknown setting 'value.g'"),

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from smodice_cli import __version__, artifacts
+from smodice_cli import __version__
 from smodice_cli.artifacts import Header
 from smodice_cli.config import SECTIONS
 from smodice_cli.console import console
-from smodice_cli.errors import InputError, SmodiceError
+from smodice_cli.errors import SmodiceError
 from smodice_cli.inspect import figures, output, page, returns, subject, views
 from smodice_cli.inspect.terminal import percent
 from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 from smodice_cli.methods import METHODS
 from smodice_cli.stages import paper
+from smodice_cli.stages.runs import Run, Seed, collect
 
-KINDS = ("disc", "value", "weights", "policy", "eval")
 SHOWN_PANELS = ("histogram", "lorenz", "density", "weight-map", "along")
 CURVES = (
     ("disc", "auc", "discriminator: held-out AUC"),
@@ -35,140 +33,6 @@ CURVES = (
     ("policy", "loss", "policy: loss"),
 )
 MOST_CURVES = 4
-SEED_FOLDER = re.compile(r"seed\d+")
-
-
-@dataclass(frozen=True)
-class Seed:
-    """One seed's chain: the headers by kind, with their places."""
-
-    folder: Path
-    places: dict[str, Path]
-    headers: dict[str, Header]
-
-    @property
-    def number(self) -> int:
-        return next(iter(self.headers.values())).seed
-
-    @cached_property
-    def scores(self) -> dict[str, Any]:
-        """The score file's content; empty where there is none."""
-        return artifacts.read_payload(self.places["eval"]) if "eval" in self.places else {}
-
-    @property
-    def algo(self) -> str:
-        return self.headers["policy"].config.get("algo", "smodice") if "policy" in self.headers else "smodice"
-
-    @property
-    def score(self) -> dict[str, Any] | None:
-        return self.scores.get("score")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One recipe's run with one method, an algorithm or a variant of smodice: a dataset and the seeds trained on it."""
-
-    folder: Path
-    own: str  # the name of the method's own folder, '' where it has none
-    dataset: Header | None
-    dataset_path: Path | None
-    seeds: list[Seed]
-
-    @property
-    def name(self) -> str:
-        return self.folder.resolve().name
-
-    @property
-    def env(self) -> str:
-        if self.dataset:
-            return self.dataset.config["env"]
-        return next((s.headers["policy"].metrics["env"] for s in self.seeds if "policy" in s.headers), "")
-
-    @property
-    def problem(self) -> str:
-        return paper.setting(self.env, self.dataset.config["expert"]) if self.dataset else ""
-
-    @property
-    def algo(self) -> str:
-        return next((seed.algo for seed in self.seeds if "policy" in seed.headers), "smodice")
-
-    @property
-    def method(self) -> str:
-        name = self.own or self.algo
-        value = next((seed.headers["value"] for seed in self.seeds if "value" in seed.headers), None)
-        if value is None:
-            return name
-        config = value.config
-        if config.get("estimator") == "returns":
-            return f"{name}: trajectory returns"
-        return f"{name}: {config.get('f')}, n = {config.get('n_step')}, alpha = {config.get('alpha')}"
-
-
-# --- finding ---------------------------------------------------------------------------------------------------------
-
-
-def collect(folders: Sequence[Path]) -> list[Run]:
-    """The runs in the folders named: run folders, folders of run folders, or one seed's folder."""
-    runs: list[Run] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder} is not a folder")
-        found = _runs_below(folder)
-        if not found:
-            raise InputError(f"{folder} holds no results", "smodice run RECIPE --out DIR makes some")
-        runs += found
-    return runs
-
-
-def _runs_below(folder: Path) -> list[Run]:
-    chains = [seed for path in _seed_folders(folder) if (seed := _seed(path))]
-    grouped: dict[tuple[Path, str], list[Seed]] = {}
-    for seed in chains:
-        if set(seed.headers) == {"disc"} and any(path.is_dir() for path in seed.folder.iterdir()):
-            continue  # not a run of smodice's: other methods share this discriminator
-        method = "" if SEED_FOLDER.fullmatch(seed.folder.name) else seed.folder.name
-        own = seed.folder.parent if method else seed.folder
-        inside = SEED_FOLDER.fullmatch(own.name) is not None
-        grouped.setdefault((own.parent, method) if inside else (seed.folder, ""), []).append(seed)
-    return [_run(*which, sorted(seeds, key=lambda s: s.number)) for which, seeds in sorted(grouped.items())]
-
-
-def _seed_folders(folder: Path) -> list[Path]:
-    named = ("disc.safetensors", "value.safetensors", "policy.safetensors", "eval.json")
-    return sorted({path.parent for name in named for path in folder.rglob(name)})
-
-
-def _seed(folder: Path) -> Seed | None:
-    names = {kind: f"{kind}.safetensors" for kind in ("disc", "value", "policy")}
-    names |= {"weights": "weights.h5", "eval": "eval.json"}
-    places, headers = {}, {}
-    for kind in KINDS:
-        path = folder / names[kind]
-        if not path.is_file():
-            continue
-        try:
-            header = artifacts.read_header(path)
-        except SmodiceError as error:
-            console.warn(f"{error.message}: left out")
-            continue
-        if header.kind == kind:
-            places[kind], headers[kind] = path, header
-    return Seed(folder, places, headers) if headers else None
-
-
-def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
-    for seed in seeds:
-        for kind, header in seed.headers.items():
-            if "dataset" not in header.inputs:
-                continue
-            path = Path(os.path.normpath(seed.places[kind].parent / header.inputs["dataset"].path))
-            try:
-                dataset = artifacts.read_header(path)
-            except SmodiceError:
-                continue
-            if dataset.digest == header.inputs["dataset"].digest:
-                return Run(folder, own, dataset, path, seeds)
-    return Run(folder, own, None, None, seeds)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""Tools beside the pipeline: train an expert, list the settings and the environments."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smodice_cli.cli import MAX_SEED, TOOLS, Debug, Json, Quiet, command
+from smodice_cli.console import console, escape
+from smodice_cli.errors import InputError, UsageError
+
+
+@command(
+    TOOLS,
+    "train-expert",
+    "smodice train-expert hopper --out experts/hopper.safetensors --steps 1000000",
+    "smodice build-dataset --env hopper --offline sim:hopper-random#100000 "
+    "--expert sim:hopper@experts/hopper.safetensors#traj=0",
+)
+def train_expert(
+    env: Annotated[str, typer.Argument(help="Environment; `smodice envs` lists them.")],
+    out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,
+    hidden: Annotated[int, typer.Option(min=1, help="Units in each of the actor's two hidden layers.")] = 64,
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="POLICY", help="Go on from this policy, of the same sizes.")
+    ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Soft actor-critic's settings, e.g. learning_rate=7e-4."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the policy file.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train an expert with soft actor-critic (needs the extra [bold]experts[/]) for [bold]sim:ENV@FILE[/]."""
+    from dataclasses import asdict
+
+    from smodice_cli import artifacts
+    from smodice_cli.envs import registry
+    from smodice_cli.errors import ForeignFileError
+    from smodice_cli.sources import train_expert as trainer
+
+    registry.spec(env)
+    out = out or Path("experts") / f"{env}.safetensors"
+    if out.exists() and not force:
+        raise ForeignFileError(f"{out} exists", "choose another --out, or overwrite it with --force")
+    if start is not None and not start.is_file():
+        raise InputError(f"{start} does not exist")
+    chosen = trainer.parse_settings(hidden, set or [])
+    waiting = f"{out} is being made by another process: waiting"
+    with artifacts.locked(out, lambda _: console.note(waiting)), console.progress(f"train-expert {env}", steps) as bar:
+        evaluation = trainer.train_expert(
+            env,
+            out,
+            steps=steps,
+            seed=seed,
+            start=start,
+            settings=chosen,
+            progress=lambda step, figures: bar.update(step, **figures),
+        )
+    figures = asdict(evaluation)
+    line = f"[bold]done[/]  {escape(str(out))}  return {evaluation.mean:.0f} ± {evaluation.std:.0f}"
+    console.result({"path": str(out), "evaluation": figures}, [f"{line} over {evaluation.episodes} episodes"])
+
+
+@command(TOOLS, "settings", "smodice settings", "smodice settings value --json")
+def settings(
+    section: Annotated[str, typer.Argument(help="dataset | disc | value | policy | eval; default: all.")] = "",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List every setting with its default and meaning, as used by recipes and --set."""
+    from smodice_cli import config
+    from smodice_cli.errors import nearest
+
+    if section and section not in config.SECTIONS:
+        raise UsageError(f"unknown section '{section}'", nearest(section, list(config.SECTIONS)))
+    names = [section] if section else list(config.SECTIONS)
+    rows = [row for name in names for row in config.describe(name)]
+    console.table("", ["setting", "default", "meaning"], rows)
+    console.result({key: {"default": default, "meaning": meaning} for key, default, meaning in rows})
+
+
+@command(TOOLS, "envs", "smodice envs", "smodice envs --json")
+def envs(json: Json = False, debug: Debug = False) -> None:
+    """List the environments with their sizes and reference scores."""
+    from dataclasses import asdict
+
+    from smodice_cli.envs import registry
+
+    specs = list(registry.SPECS.values())
+    rows = [
+        [s.name, str(s.obs_dim), str(s.act_dim), str(s.horizon), f"{s.random_score:g}", f"{s.expert_score:g}"]
+        for s in specs
+    ]
+    console.table("", ["environment", "state", "action", "horizon", "score 0", "score 100"], rows)
+    console.result({s.name: asdict(s) for s in specs})

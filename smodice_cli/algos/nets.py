@@ -103,9 +103,10 @@ class ValueFunction(nn.Module):
         self.register_buffer("scale", torch.tensor(scale))
         self.normaliser = Normaliser(mean, std)
         self.body = nn.Sequential(*_layers(len(mean), hidden, nn.ReLU), nn.Linear(hidden, 1))
+        self.weights = tuple(self.body.parameters())
 
     def forward(self, states: Tensor) -> Tensor:
-        return self.scale * _ReluNetwork.apply(self.normaliser(states), *self.body.parameters()).squeeze(-1)
+        return self.scale * _ReluNetwork.apply(self.normaliser(states), *self.weights).squeeze(-1)
 
 
 class TanhGaussianPolicy(nn.Module):
@@ -122,6 +123,7 @@ class TanhGaussianPolicy(nn.Module):
         self.body = nn.Sequential(*_layers(len(mean), hidden, nn.ReLU))
         self.mean = nn.Linear(hidden, len(low))
         self.log_std = nn.Linear(hidden, len(low))
+        self.weights = tuple(self.body.parameters())
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the squashing, clipped as in the paper."""
@@ -131,10 +133,10 @@ class TanhGaussianPolicy(nn.Module):
 
     def centre(self, states: Tensor) -> Tensor:
         """The mean alone, which is all that squared error needs."""
-        return self._heads(states, *self.mean.parameters()).clamp(-MEAN_CLIP, MEAN_CLIP)
+        return self._heads(states, self.mean.weight, self.mean.bias).clamp(-MEAN_CLIP, MEAN_CLIP)
 
     def _heads(self, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return _ReluNetwork.apply(self.normaliser(states), *self.body.parameters(), weight, bias)
+        return _ReluNetwork.apply(self.normaliser(states), *self.weights, weight, bias)
 
     def mode(self, states: Tensor) -> Tensor:
         """tanh(mean): the deterministic action in [-1, 1]."""

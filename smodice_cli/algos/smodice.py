@@ -14,7 +14,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.nets import Discriminator, log_prob
@@ -119,7 +119,6 @@ def policy_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     return -log_prob(mean, log_std, unit).mean()
 
 
-def average(target: nn.Module, source: nn.Module, decay: float) -> None:
-    """Exponential moving average of the weights: target <- decay target + (1 - decay) source (D8)."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), 1 - decay)
+def average(target: Tensor, source: Tensor, decay: float) -> None:
+    """Exponential moving average of the (flat) weights: target <- decay target + (1 - decay) source (D8)."""
+    target.lerp_(source, 1 - decay)

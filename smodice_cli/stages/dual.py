@@ -19,9 +19,10 @@ from smodice_cli.algos.segments import Segments, absorb, segments
 from smodice_cli.algos.smodice import bellman_residual, importance_weights, solve_normaliser, value_loss
 from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
-from smodice_cli.stages.trainer import State, adam, descend, held_out, row_sampler
+from smodice_cli.stages.trainer import Adam, State, descend, held_out, row_sampler
 
 BLOCK = 1 << 14  # rows per block when V is evaluated on the whole data set
+NORMALISER_RATE = 10.0  # how much faster the normaliser, a number in log-weight units, learns than V's weights
 HELD_OUT_ROWS = 8192  # segments and initial states of the held-out trajectories that the objective is watched on
 
 
@@ -79,7 +80,7 @@ def build(
     mean, std = (torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std"))
     value = ValueFunction(mean, std, config.hidden, config.scale)
     initialise(value, generator)
-    return value, torch.nn.ParameterDict({"nu": torch.nn.Parameter(torch.zeros(()))})
+    return value, torch.nn.ParameterDict({"unit": torch.nn.Parameter(torch.zeros(()))})
 
 
 class Learner:
@@ -103,16 +104,21 @@ class Learner:
         episode_of_end = np.searchsorted(dataset.offsets, found.last[dataset.rows :], side="right") - 1
         trains = np.append(np.repeat(training, np.diff(dataset.offsets)), training[episode_of_end])
         self.sample = row_sampler(problem.probability * trains, generator)
-        self.nu = normaliser["nu"] if config.normaliser else None
-        self.optimisers = {"value": adam(value.parameters(), config.lr, config.weight_decay)}
-        if config.normaliser:
-            self.optimisers["normaliser"] = adam(normaliser.parameters(), config.lr)
         self.modules = {"value": value, "normaliser": normaliser}
+        self.unit_normaliser = normaliser["unit"]
+        trained = self.modules.values() if config.normaliser else [value]
+        parameters = (parameter for module in trained for parameter in module.parameters())
+        self.optimiser = Adam(parameters, config.lr, config.weight_decay)
         self.best = {f"best_{name}": copy.deepcopy(module) for name, module in self.modules.items()}
         self.record = torch.tensor([math.inf, 0.0], dtype=torch.float64)  # best held-out objective, checks since
         self.watched_rows = _watched_rows(problem.probability * ~trains, generator)
         self.watched_starts = torch.from_numpy(starts[~training][:HELD_OUT_ROWS]).to(device)
-        self.state = State({**self.modules, **self.best}, self.optimisers, generator, {"record": self.record})
+        self.state = State({**self.modules, **self.best}, {"value": self.optimiser}, generator, {"record": self.record})
+
+    @property
+    def nu(self) -> Tensor | None:
+        """The normaliser, which moves NORMALISER_RATE times as quickly as V's weights."""
+        return NORMALISER_RATE * self.unit_normaliser if self.problem.config.normaliser else None
 
     @property
     def watches(self) -> bool:
@@ -142,7 +148,7 @@ class Learner:
         chosen = torch.randint(len(self.initial), (config.initial_batch,), generator=self.generator)
         starts = self.initial.index_select(0, chosen.to(self.device))
         loss, info = self.loss(*self.residual(self.sample(config.batch), starts))
-        descend(loss, self.optimisers.values())
+        descend(loss, [self.optimiser])
         return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}
 
     @torch.no_grad()
@@ -151,8 +157,10 @@ class Learner:
         config, record = self.problem.config, self.record
         residual, v0 = self.residual(self.watched_rows, self.watched_starts)
         objective = float(self.loss(residual, v0)[0])
-        nu = None if self.nu is None else float(self.nu)
-        xi = importance_weights(config.f, residual, self.problem.alpha, self.problem.cap, nu)
+        nu = self.nu
+        xi = importance_weights(
+            config.f, residual, self.problem.alpha, self.problem.cap, None if nu is None else float(nu)
+        )
         shares = xi / xi.sum().clamp(min=1e-30)
         health = {
             "effective_share": float(1 / shares.square().sum().clamp(min=1e-30) / len(xi)) if xi.any() else 0.0,

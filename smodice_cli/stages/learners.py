@@ -17,7 +17,7 @@ from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, polic
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.stages.runner import Job
-from smodice_cli.stages.trainer import Check, Update, adam, descend, held_out, row_sampler
+from smodice_cli.stages.trainer import Adam, Check, Update, descend, flatten, held_out, row_sampler
 
 WATCHED = 8192  # held-out rows on which the loss is measured
 
@@ -29,7 +29,7 @@ class Learner:
     update: Update
     kept: TanhGaussianPolicy
     modules: dict[str, nn.Module]
-    optimisers: dict[str, torch.optim.Optimizer]
+    optimisers: dict[str, Adam]
     extra: dict[str, Tensor] = field(default_factory=dict)
     schedule: str = "constant"
     shown: tuple[str, ...] = ("loss",)
@@ -55,10 +55,11 @@ def cloning(
     """Weighted behaviour cloning (Eq. 16; D8)."""
     config: PolicyConfig = job.config
     averaged = copy.deepcopy(policy)
+    flat_average = flatten(averaged.parameters())
     log_temperature = nn.Parameter(torch.zeros((), device=device))
-    optimisers = {"policy": adam(policy.parameters(), config.lr)}
+    optimisers = {"policy": Adam(policy.parameters(), config.lr)}
     if config.entropy:
-        optimisers["temperature"] = adam([log_temperature], config.lr)
+        optimisers["temperature"] = Adam([log_temperature], config.lr)
     own_states, own_actions, real, weights = cloned_rows(job, dataset)
     held = np.zeros(len(real), bool)
     if config.holdout:
@@ -90,7 +91,7 @@ def cloning(
             info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
         descend(loss, optimisers.values())
         if config.average:
-            average(averaged, policy, config.average)
+            average(flat_average, optimisers["policy"].flat, config.average)
         return info
 
     kept = averaged if config.average else policy

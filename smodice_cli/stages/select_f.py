@@ -32,7 +32,7 @@ from smodice_cli.inspect.diagnostics import findings, verdict
 from smodice_cli.inspect.theme import LIGHT, Panel, Theme, legend, png_bytes, render, style
 from smodice_cli.stages import pipeline, train_disc, train_value
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import adam, descend, prepare, row_sampler
+from smodice_cli.stages.trainer import Adam, descend, prepare, row_sampler
 
 STAGE = "select-f"
 CANDIDATES = ("kl", "chi2", "soft-chi2")
@@ -211,7 +211,7 @@ class Judge:
     def clone(self, w: np.ndarray) -> TanhGaussianPolicy:
         """The common start, trained on under the weights."""
         policy = copy.deepcopy(self.start)
-        optimiser = adam(policy.parameters(), POLICY_LR)
+        optimiser = Adam(policy.parameters(), POLICY_LR)
         sample = row_sampler(w * self.seen, self.generator)
         for _ in range(self.config.policy_steps):
             rows = sample(self.config.batch)

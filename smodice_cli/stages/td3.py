@@ -19,7 +19,7 @@ from smodice_cli.errors import InputError
 from smodice_cli.stages import train_disc
 from smodice_cli.stages.learners import Learner
 from smodice_cli.stages.runner import Job
-from smodice_cli.stages.trainer import adam, descend
+from smodice_cli.stages.trainer import Adam, descend, flatten
 
 
 class TD3BC:
@@ -42,10 +42,8 @@ class TD3BC:
             "policy_target": self.policy_target,
             "critic_target": self.critic_target,
         }
-        self.optimisers = {
-            "policy": adam(policy.parameters(), config.lr),
-            "critic": adam(self.critic.parameters(), config.lr),
-        }
+        self.optimisers = {name: Adam(self.modules[name].parameters(), config.lr) for name in ("policy", "critic")}
+        self.targets = {name: flatten(self.modules[f"{name}_target"].parameters()) for name in ("policy", "critic")}
         self.states, self.next_states, self.actions = (
             torch.from_numpy(dataset[name]) for name in ("observations", "next_observations", "actions")
         )
@@ -79,8 +77,8 @@ class TD3BC:
         q = self.worth(self.critic.first(s, acted))
         loss = policy_loss(q, acted, a, self.config.bc_alpha, real) + self.regulariser()
         descend(loss, [self.optimisers["policy"]])
-        average(self.policy_target, self.policy, 1 - self.config.tau)
-        average(self.critic_target, self.critic, 1 - self.config.tau)
+        for name, target in self.targets.items():
+            average(target, self.optimisers[name].flat, 1 - self.config.tau)
         return {"policy_loss": loss.detach(), "q": q.detach().mean()}
 
     # What an algorithm changes.
@@ -132,7 +130,7 @@ class SAIL(TD3BC):
             self.inverse = sail.InverseModel(*self.shape)
             initialise(self.inverse, self.generator)
             self.modules["inverse"] = self.inverse.to(self.device)
-            self.optimisers["inverse"] = adam(self.inverse.parameters(), self.config.lr)
+            self.optimisers["inverse"] = Adam(self.inverse.parameters(), self.config.lr)
 
     def rewards(self) -> Tensor:
         artifact = self.job.inputs["disc"]

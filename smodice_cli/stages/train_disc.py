@@ -22,7 +22,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.inspect.weights import auroc
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import State, adam, descend, fit, prepare
+from smodice_cli.stages.trainer import Adam, State, descend, fit, prepare
 
 STAGE = "train-disc"
 BLOCK = 1 << 14  # rows at a time when R is evaluated on the whole data set
@@ -73,7 +73,7 @@ def _work(job: Job, began: float) -> Header:
     disc = build(dataset, config.hidden, config.inputs, generator).to(device)
     if config.freeze_first_layer:
         disc.body[0].requires_grad_(False)
-    optimiser = adam(disc.parameters(), config.lr)
+    optimiser = Adam(disc.parameters(), config.lr)
     expert = torch.from_numpy(dataset.expert_inputs(config.inputs)).to(device)
     expert_rows, expert_watched = _split(len(expert), config.holdout, generator)
     offline_rows, offline_watched = _split(dataset.rows, config.holdout, generator)

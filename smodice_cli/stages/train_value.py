@@ -23,7 +23,6 @@ from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.trainer import fit, prepare
 
 STAGE = "train-value"
-NORMALISER_RATE = 10.0  # the normaliser's learning rate in units of V's: one number, in log-weight units
 
 
 def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: Options) -> Result:
@@ -86,7 +85,6 @@ def _train(job: Job, learner: Learner) -> dict[str, float]:
         learner.update,
         steps=config.steps,
         lr=config.lr,
-        rates={"normaliser": NORMALISER_RATE},
         schedule=config.schedule,
         shown=("loss", "held_out", "effective_share", "mean_ratio"),
         check=learner.check if learner.watches else None,

@@ -10,7 +10,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam as update
 
 from smodice_cli import artifacts
 from smodice_cli.artifacts import Header
@@ -31,12 +32,67 @@ Update = Callable[[int], dict[str, Tensor]]  # one gradient step; the info must 
 Check = Callable[[int], tuple[dict[str, float], bool]]  # figures on held-out data, and whether to stop
 
 
+def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """One flat vector that the trained parameters become views of, so that one kernel does where many would."""
+    own = [parameter for parameter in parameters if parameter.requires_grad]
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in own])
+    for parameter, part in zip(own, flat.split([parameter.numel() for parameter in own]), strict=True):
+        parameter.data = part.view_as(parameter)
+    return flat
+
+
+class Adam:
+    """Adam on a flat vector: torch's own update, without what `torch.optim.Adam` does around it at every step."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
+        own = [parameter for parameter in parameters if parameter.requires_grad]
+        self.lr, self.weight_decay = lr, weight_decay
+        self.flat = flatten(own)
+        self.gradient = torch.zeros_like(self.flat)
+        for parameter, part in zip(own, self.gradient.split([p.numel() for p in own]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        self.moments = {
+            "mean": torch.zeros_like(self.flat),
+            "square": torch.zeros_like(self.flat),
+            "step": torch.zeros((), device=self.flat.device),
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        mean, square, step = self.moments.values()
+        update(
+            [self.flat],
+            [self.gradient],
+            [mean],
+            [square],
+            [],
+            [step],
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+        )
+
+
+def descend(loss: Tensor, optimisers: Iterable[Adam]) -> None:
+    """One step of every optimiser; gradients are cleared in place, because the parameters' own are views of them."""
+    for optimiser in optimisers:
+        optimiser.gradient.zero_()
+    loss.backward()
+    for optimiser in optimisers:
+        optimiser.step()
+
+
 @dataclass
 class State:
     """What training changes, all of it: saved together, restored together."""
 
     modules: dict[str, nn.Module]
-    optimisers: dict[str, torch.optim.Optimizer]
+    optimisers: dict[str, Adam]
     generator: torch.Generator
     extra: dict[str, Tensor] = field(default_factory=dict)
 
@@ -46,8 +102,7 @@ class State:
         for name, module in self.modules.items():
             flat |= {f"module/{name}/{key}": tensor for key, tensor in module.state_dict().items()}
         for name, optimiser in self.optimisers.items():
-            for index, moments in optimiser.state_dict()["state"].items():
-                flat |= {f"optimiser/{name}/{index}/{key}": torch.as_tensor(v) for key, v in moments.items()}
+            flat |= {f"optimiser/{name}/{key}": tensor for key, tensor in optimiser.moments.items()}
         return flat
 
     def is_finite(self) -> bool:
@@ -62,11 +117,8 @@ class State:
         for name, module in self.modules.items():
             module.load_state_dict(_below(flat, f"module/{name}/"))
         for name, optimiser in self.optimisers.items():
-            state: dict[int, dict[str, Tensor]] = {}
-            for path, tensor in _below(flat, f"optimiser/{name}/").items():
-                index, key = path.split("/")
-                state.setdefault(int(index), {})[key] = tensor
-            optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+            for key, tensor in _below(flat, f"optimiser/{name}/").items():
+                optimiser.moments[key].copy_(tensor)
 
 
 def _below(flat: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -85,26 +137,6 @@ def prepare(job: Job) -> tuple[torch.Generator, torch.device]:
     return torch.Generator().manual_seed(job.seed), device
 
 
-def adam(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """Adam on one flat vector that the parameters (and their gradients) become views of: one kernel instead of many."""
-    own = [parameter for parameter in parameters if parameter.requires_grad]
-    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in own]))
-    flat.grad = torch.zeros_like(flat)
-    start = 0
-    for parameter in own:
-        part = slice(start, start + parameter.numel())
-        parameter.data, parameter.grad = flat.data[part].view_as(parameter), flat.grad[part].view_as(parameter)
-        start = part.stop
-    return torch.optim.Adam([flat], lr=lr, weight_decay=weight_decay, fused=True)
-
-
-def descend(loss: Tensor, optimisers: Iterable[torch.optim.Optimizer]) -> None:
-    """One step of every optimiser that `adam` made; its one gradient is cleared in place, because others view it."""
-    for optimiser in optimisers:
-        optimiser.param_groups[0]["params"][0].grad.zero_()
-    loss.backward()
-    for optimiser in optimisers:
-        optimiser.step()
 
 
 def fit(
@@ -115,14 +147,12 @@ def fit(
     steps: int,
     lr: float,
     schedule: str = "constant",
-    rates: Mapping[str, float] | None = None,
     shown: tuple[str, ...] = ("loss",),
     check: Check | None = None,
 ) -> int:
     """Run `update` for the remaining steps and return how many were done.
 
-    `rates` scales the learning rate of single optimisers. `check` is called every CHECK_EVERY steps and at the end; it
-    returns figures and whether to stop early.
+    `check` is called every CHECK_EVERY steps and at the end; it returns figures and whether to stop early.
     """
     began = time.monotonic() - spent(job)
     start = done = _restore(job, state)
@@ -130,7 +160,9 @@ def fit(
     saved = time.monotonic()
     with _stop_requests() as stop, console.progress(job.stage, steps, start) as bar:
         for step in range(start, steps):
-            _set_rate(state, lr, schedule, step / steps, rates or {})
+            rate = lr * 0.5 * (1 + math.cos(math.pi * step / steps)) if schedule == "cosine" else lr
+            for optimiser in state.optimisers.values():
+                optimiser.lr = rate
             info = update(step)
             if not math.isfinite(float(info["loss"])):
                 raise _diverged(job, step)
@@ -154,13 +186,6 @@ def fit(
     if not state.is_finite():
         raise _diverged(job, done)
     return done
-
-
-def _set_rate(state: State, lr: float, schedule: str, fraction: float, rates: Mapping[str, float]) -> None:
-    rate = lr * 0.5 * (1 + math.cos(math.pi * fraction)) if schedule == "cosine" else lr
-    for name, optimiser in state.optimisers.items():
-        for group in optimiser.param_groups:
-            group["lr"] = rate * rates.get(name, 1.0)
 
 
 def held_out(episodes: int, share: float, generator: torch.Generator) -> np.ndarray:

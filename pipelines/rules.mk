@@ -31,7 +31,7 @@ comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on Po
 
 experts/hopper-medium.safetensors: | setup
 	$(PIP) install --constraint constraints.txt --editable '.[experts]'
-	$(SMODICE) train-expert hopper --steps 60000 --out $@
+	$(SMODICE) train-expert hopper --steps 300000 --out $@
 
 sanity: setup experts/hopper-medium.safetensors  ## what each baseline should do: td3bc beats bc, bc clones the expert
 	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)

@@ -21,9 +21,9 @@ from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
 from smodice_cli.stages.trainer import Adam, State, descend, held_out, row_sampler
 
-BLOCK = 1 << 14  # rows per block when V is evaluated on the whole data set
+BLOCK = 1 << 13  # rows per block when V is evaluated on many
 NORMALISER_RATE = 10.0  # how much faster the normaliser, a number in log-weight units, learns than V's weights
-HELD_OUT_ROWS = 8192  # segments and initial states of the held-out trajectories that the objective is watched on
+HELD_OUT_ROWS = 1 << 15  # segments and initial states of the held-out trajectories that the objective is watched on
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Learner:
         self.optimiser = Adam(parameters, config.lr, config.weight_decay)
         self.best = {f"best_{name}": copy.deepcopy(module) for name, module in self.modules.items()}
         self.record = torch.tensor([math.inf, 0.0], dtype=torch.float64)  # best held-out objective, checks since
-        self.watched_rows = _watched_rows(problem.probability * ~trains, generator)
+        self.watched_rows = _watched_rows(problem.probability * ~trains)
         self.watched_starts = torch.from_numpy(starts[~training][:HELD_OUT_ROWS]).to(device)
         self.state = State({**self.modules, **self.best}, {"value": self.optimiser}, generator, {"record": self.record})
 
@@ -155,7 +155,9 @@ class Learner:
     def check(self, step: int) -> tuple[dict[str, float], bool]:
         """The objective and the weights' health on held-out trajectories; keeps V if it is the best so far."""
         config, record = self.problem.config, self.record
-        residual, v0 = self.residual(self.watched_rows, self.watched_starts)
+        none = self.watched_starts[:0]
+        residual = torch.cat([self.residual(rows, none)[0] for rows in self.watched_rows.split(BLOCK)])
+        v0 = self.value(self.watched_starts)
         objective = float(self.loss(residual, v0)[0])
         nu = self.nu
         xi = importance_weights(
@@ -181,11 +183,16 @@ class Learner:
         return float(self.record[0])
 
 
-def _watched_rows(probability: np.ndarray, generator: torch.Generator) -> Tensor:
-    """A fixed sample of the held-out segments; empty where nothing is held out."""
+def _watched_rows(probability: np.ndarray) -> Tensor:
+    """Held-out segments at evenly spaced quantiles, in proportion to their probability; empty where none is held out.
+
+    Few segments carry most of the weight, so a random draw would make the objective look good where it missed them.
+    """
     if not probability.any():
         return torch.empty(0, dtype=torch.int64)
-    return row_sampler(probability, generator)(HELD_OUT_ROWS)
+    cumulative = np.cumsum(probability, dtype=np.float64)
+    quantiles = (np.arange(HELD_OUT_ROWS) + 0.5) / HELD_OUT_ROWS
+    return torch.from_numpy(np.searchsorted(cumulative, quantiles * cumulative[-1], side="right"))
 
 
 @torch.no_grad()

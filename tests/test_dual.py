@@ -99,3 +99,13 @@ def test_ratios_are_those_of_a_row_by_row_computation(
     since = dataset.time_of_row()
     covering = [sum(GAMMA**k * expected[t - k] for k in range(min(n, since[t] + 1))) for t in range(dataset.rows)]
     np.testing.assert_allclose(w, covering, rtol=1e-4)
+
+
+def test_watched_segments_stand_for_all_held_out_ones() -> None:
+    """Each is watched in proportion to its probability, to within one: none that matters can be missed."""
+    probability = np.random.default_rng(0).exponential(size=500).astype(np.float32)
+    probability[::3] = 0
+    found = np.bincount(dual._watched_rows(probability).numpy(), minlength=len(probability))
+    assert found.sum() == dual.HELD_OUT_ROWS
+    assert np.abs(found - dual.HELD_OUT_ROWS * probability / probability.sum(dtype=np.float64)).max() < 1
+    assert not len(dual._watched_rows(np.zeros(5, np.float32)))

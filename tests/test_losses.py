@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from smodice_cli.algos.smodice import (
     policy_nll,
     value_loss,
 )
+from smodice_cli.stages.trainer import Adam, descend
 
 GAMMA = 0.9
 
@@ -248,3 +250,21 @@ def test_the_networks_own_derivative_is_that_of_automatic_differentiation() -> N
         slope = torch.randn(own.shape, generator=generator, dtype=torch.float64)
         by_hand = torch.autograd.grad(own, wanted, slope, retain_graph=True)
         torch.testing.assert_close(by_hand, torch.autograd.grad(plain, wanted, slope, retain_graph=True))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_the_optimiser_is_torchs_adam(weight_decay: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ours = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 4), torch.nn.Linear(4, 1))
+    ours[1].bias.requires_grad_(False)
+    torchs = copy.deepcopy(ours)
+    mine = Adam(ours.parameters(), 1e-2, weight_decay)
+    reference = torch.optim.Adam([p for p in torchs.parameters() if p.requires_grad], 1e-2, weight_decay=weight_decay)
+    for _ in range(20):
+        x = torch.randn(8, 3, generator=generator)
+        descend(ours(x).square().mean(), [mine])
+        reference.zero_grad()
+        torchs(x).square().mean().backward()
+        reference.step()
+    for found, expected in zip(ours.parameters(), torchs.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -137,8 +137,6 @@ def prepare(job: Job) -> tuple[torch.Generator, torch.device]:
     return torch.Generator().manual_seed(job.seed), device
 
 
-
-
 def fit(
     job: Job,
     state: State,

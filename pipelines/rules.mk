@@ -28,6 +28,11 @@ $(COMPARISON:%=comparison-%): comparison-%: pipelines/comparison/%.toml setup
 	$(RUN_RECIPE) --out runs/$@
 
 comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on PointMass-4Direction and Hopper
+	$(COMPARISON_TABLE)
+
+COMPARED = $(wildcard $(foreach run,$(COMPARISON:%=comparison-%) hopper-medium hopper-expert,runs/$(run)/summary.json))
+COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison $(dir $(COMPARED)) \
+	--png docs/comparison.png > docs/comparison.md
 
 experts/hopper-medium.safetensors: | setup
 	$(PIP) install --constraint constraints.txt --editable '.[experts]'
@@ -36,10 +41,11 @@ experts/hopper-medium.safetensors: | setup
 sanity: setup experts/hopper-medium.safetensors  ## what each baseline should do: td3bc beats bc, bc clones the expert
 	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)
 	$(SMODICE) run pipelines/sanity/hopper-expert.toml --seeds $(SEEDS)
+	$(COMPARISON_TABLE)
 
 # Each setting changed alone, beside the recipe as it is (whose run folder it shares): SEEDS=0,1,2 makes docs/ablation.md.
 $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
 	$(SMODICE) run $< --seeds $(SEEDS) --variants pipelines/ablation.toml
 
 ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
-	$(VENV)/bin/python benchmarks/ablation_table.py $(foreach task,$(ABLATION),runs/$(notdir $(task))) > docs/ablation.md
+	$(VENV)/bin/python benchmarks/tables.py ablation $(foreach task,$(ABLATION),runs/$(notdir $(task))) > docs/ablation.md

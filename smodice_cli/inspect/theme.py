@@ -34,7 +34,7 @@ LIGHT = Theme(
     ink="#1f2430",
     muted="#5b6472",
     line="#dfe3ea",
-    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5e3c99", "#8c8c8c", "#7a4e1d"),
     heat=("#dbe9f6", "#9cc6e2", "#4f9bcb", "#1f65a8", "#08306b"),
     empty="#ffffff",
 )
@@ -43,7 +43,7 @@ DARK = Theme(
     ink="#e6e9ef",
     muted="#9aa4b2",
     line="#2c3440",
-    series=("#56b4e9", "#ff8a3d", "#2fc79b", "#e39cc4", "#f2c14e", "#9bd3ff"),
+    series=("#56b4e9", "#ff8a3d", "#2fc79b", "#e39cc4", "#f2c14e", "#9bd3ff", "#b39ddb", "#bdbdbd", "#c49a6c"),
     heat=("#1d3348", "#205a86", "#3690c5", "#86c9ec", "#f2fbff"),
     empty="#161b22",
 )

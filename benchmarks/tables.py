@@ -65,11 +65,9 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
         "# SMODICE and its baselines",
         "",
-        "Made by `make comparison` and `make sanity` with SEEDS="
-        + seeds_of(summaries)
-        + ". Success in % (PointMass) or % of",
-        "the expert's return, mean ± standard deviation over the seeds, final policies. Seconds are those of all trainings",
-        "that a policy needs, a seed, with two processes at once on two cores.",
+        f"Made by `make comparison sanity SEEDS={seeds_of(summaries)}`. Success in % (PointMass) or % of the expert's",
+        "return, mean ± standard deviation over the seeds, final policies. Seconds are those of all trainings that a",
+        "policy needs, a seed, with two processes at once on two cores.",
         "",
         "| task | method | score | each seed | policy steps | seconds |",
         "|---|---|---|---|---|---|",

@@ -35,7 +35,7 @@ def episodes(name: str, seed: int, workers: int, *, first: int = 0, limit: int |
 
 
 def behaviour(name: str) -> tuple[str, str]:
-    """Split `hopper-random`, `hopper-expert`, `pointmass-4direction` or `hopper@my-policy.safetensors`.
+    """Split `hopper-random`, `hopper-expert`, `hopper-medium`, `pointmass-4direction` or `hopper@policy.safetensors`.
 
     Returns the environment and who acts in it: `demonstrator`, `random` or the path of a policy file.
     """
@@ -47,15 +47,15 @@ def behaviour(name: str) -> tuple[str, str]:
         return env, path
     if name in registry.SPECS and registry.SPECS[name].demonstrator:
         return name, "demonstrator"
-    known = [f"{env}-{kind}" for env in registry.SPECS for kind in ("random", "expert")]
+    known = [f"{env}-{kind}" for env in registry.SPECS for kind in ("random", "expert", "medium")]
     env, _, kind = name.rpartition("-")
     if env in registry.SPECS and kind == "random":
         return env, "random"
-    if env in registry.SPECS and kind == "expert":
-        shipped = POLICIES / f"{env}.safetensors"
+    if env in registry.SPECS and kind in ("expert", "medium"):
+        shipped = POLICIES / f"{env if kind == 'expert' else name}.safetensors"
         if not shipped.is_file():
             raise InputError(
-                f"there is no expert policy for {env}",
+                f"there is no {kind} policy for {env}",
                 f"train one: smodice train-expert {env}, then use sim:{env}@FILE",
             )
         return env, str(shipped)

@@ -130,6 +130,16 @@ def test_a_checkpoint_of_other_settings_is_refused_not_adapted(disc: Stage, star
     assert disc.result() == whole("disc", "--set", "lr=0.01")
 
 
+def test_a_checkpoint_of_another_layout_is_not_used(disc: Stage, start: Start, whole: Whole) -> None:
+    interrupt(disc, start)
+    old = artifacts.load(disc.checkpoint, "checkpoint")
+    tensors = {name.replace("/mean", "/exp_avg"): tensor for name, tensor in old.tensors().items()}
+    artifacts.write_safetensors(disc.checkpoint, old.header, tensors)
+    outcome = succeed(*disc.command)
+    assert "checkpoint is of another version" in outcome.stderr
+    assert disc.result() == whole("disc")
+
+
 def test_the_time_of_a_resumed_run_counts_what_came_before(disc: Stage, start: Start) -> None:
     interrupt(disc, start)
     before = artifacts.read_header(disc.checkpoint).seconds

@@ -236,7 +236,11 @@ def _restore(job: Job, state: State) -> int:
     if checkpoint.header.key != job.key:
         console.note(f"{job.stage}: the checkpoint belongs to other settings or inputs: starting from the beginning")
         return 0
-    state.restore(checkpoint.tensors())
+    tensors = checkpoint.tensors()
+    if tensors.keys() != state.tensors().keys():
+        console.note(f"{job.stage}: the checkpoint is of another version of smodice: starting from the beginning")
+        return 0
+    state.restore(tensors)
     step = int(checkpoint.header.metrics["step"])
     console.note(f"{job.stage}: resuming from step {step:,}")
     return step

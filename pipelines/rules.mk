@@ -32,11 +32,10 @@ comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on Po
 
 # Of the runs that are there; the shell looks for them after they were made.
 COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison --png docs/comparison.png \
-	$$(ls -d $(COMPARISON:%=runs/comparison-%) runs/hopper-medium runs/hopper-expert 2>/dev/null) > docs/comparison.md
+	$$(ls -d $(COMPARISON:%=runs/comparison-%) runs/hopper-medium 2>/dev/null) > docs/comparison.md
 
-sanity: setup  ## what each baseline should do: td3bc beats bc, bc clones the expert
+sanity: setup  ## td3bc on data of medium quality, where the rewards should help
 	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)
-	$(SMODICE) run pipelines/sanity/hopper-expert.toml --seeds $(SEEDS)
 	$(COMPARISON_TABLE)
 
 # Each setting changed alone, beside the recipe as it is, all of them with a third of its policy steps: SEEDS=0,1,2 makes

@@ -58,7 +58,7 @@ def ours(dataset: Dataset) -> tuple[Callable[[], None], Callable[[], None]]:
     config, cloning = ValueConfig(batch=BATCH, hidden=HIDDEN), PolicyConfig(batch=BATCH, hidden=HIDDEN)
     reward, end_reward = (rng.normal(size=n).astype(np.float32) for n in (ROWS, ROWS // EPISODE))
     problem = dual.pose(dataset, reward, end_reward, config)
-    learner = dual.Learner(problem, *dual.build(dataset, config, generator), generator, device)
+    learner = dual.Learner(problem, dual.build(dataset, config, generator), generator, device)
     weights: Any = {"weights": SimpleNamespace(arrays={"w": rng.exponential(size=ROWS)})}
     job = Job("train-policy", "policy", Path("none"), cloning, 0, weights)
     policy = train_policy.new_policy(dataset, HIDDEN, generator)

@@ -1,7 +1,9 @@
 """Finished runs as tables of docs/, from their summary.json:
 
-python benchmarks/tables.py ablation RUNS... > docs/ablation.md                                     # make ablation
-python benchmarks/tables.py comparison RUNS... --png docs/comparison.png > docs/comparison.md     # make comparison
+    python benchmarks/tables.py ablation RUNS... --out docs/ablation.md          # make ablation
+    python benchmarks/tables.py comparison RUNS... --out docs/comparison.md      # make comparison, make sanity
+
+The comparison's curves are drawn beside it, docs/comparison.png. Runs that are not finished are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ def figures(row: dict[str, Any]) -> np.ndarray:
     return np.array([100 * s["success_rate"] if "success_rate" in s else s["of_expert"] for s in seeds])
 
 
+def name_of(folder: Path) -> str:
+    return folder.name.removeprefix("ablation-").removeprefix("comparison-")
+
+
 def spread(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" if len(values) > 1 else f"{values.mean():.1f}"
 
@@ -45,11 +51,12 @@ def seeds_of(summaries: dict[str, dict[str, Any]]) -> str:
 def ablation(summaries: dict[str, dict[str, Any]]) -> list[str]:
     """One row for each variant, one column for each task."""
     columns = [{row["method"]: spread(figures(row)) for row in summary["methods"]} for summary in summaries.values()]
+    steps = sorted({f"{row['steps']:,}" for summary in summaries.values() for row in summary["methods"]})
     lines = [
         "# Each setting changed alone",
         "",
         f"Made by `make ablation SEEDS={seeds_of(summaries)}`. Success in % (PointMass) or % of the expert's return,",
-        "mean ± standard deviation over the seeds. Every row has 10,000 policy steps, a third of the recipes' own.",
+        f"mean ± standard deviation over the seeds, after {' or '.join(steps)} policy steps.",
         "",
         f"| variant | change | {' | '.join(summaries)} |",
         "|---" * (2 + len(summaries)) + "|",
@@ -86,11 +93,11 @@ def draw(folders: list[Path], path: Path) -> None:
     strips = []
     for folder in folders:
         found = runs.collect([folder])
-        (panel,) = report.returns_panels(found, [run.method for run in found])
-        figure = theme.render(panel, theme.LIGHT, WIDTH, HEIGHT)
-        figure.axes[0].set_title(folder.name)
-        figure.canvas.draw()
-        strips.append(np.asarray(figure.canvas.buffer_rgba())[..., :3])  # type: ignore[attr-defined]
+        for panel in report.returns_panels(found, [run.method for run in found]):
+            figure = theme.render(panel, theme.LIGHT, WIDTH, HEIGHT)
+            figure.axes[0].set_title(name_of(folder))
+            figure.canvas.draw()
+            strips.append(np.asarray(figure.canvas.buffer_rgba())[..., :3])
     path.write_bytes(theme.png_bytes(np.concatenate(strips)))
 
 
@@ -98,14 +105,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("table", choices=("ablation", "comparison"))
     parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--png", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    summaries = {folder.name: json.loads((folder / "summary.json").read_text()) for folder in options.folders}
+    folders = [folder for folder in options.folders if (folder / "summary.json").exists()]
+    summaries = {name_of(folder): json.loads((folder / "summary.json").read_text()) for folder in folders}
     lines = {"ablation": ablation, "comparison": comparison}[options.table](summaries)
-    if options.png:
-        draw(options.folders, options.png)
-        lines += ["", f"![score over training]({options.png.name})"]
-    print("\n".join(lines))
+    if options.table == "comparison":
+        picture = options.out.with_suffix(".png")
+        draw(folders, picture)
+        lines += ["", f"![score over training]({picture.name})"]
+    options.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def main() -> None:
     print("\n" + text)
     if options.write:
         TABLE.write_text(
-            "# Tabular solver: time and memory against size\n\n`make bench` or this folder's "
+            "# Tabular solver: time and memory against size\n\nThis folder's "
             "`tabular_scaling.py`; one thread. Non-zeros are those of the empirical T.\n\n" + text
         )
 

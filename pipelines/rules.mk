@@ -23,27 +23,27 @@ ant:  ## the same
 halfcheetah-short:  ## HalfCheetah imitates a shorter one (paper 5.2)
 ant-disabled:  ## Ant imitates one with shorter front legs (paper 5.2)
 
-# Every algorithm on the same data: SEEDS=0,1,2 is the paper's number. The run folder is not that of smodice alone.
+# Every algorithm that fits the data: SEEDS=0,1,2 is the paper's number. The run folders are not those of smodice alone.
+FROM = $(if $(SOURCE),-$(SOURCE))
+
 $(COMPARISON:%=comparison-%): comparison-%: pipelines/comparison/%.toml setup
-	$(RUN_RECIPE) --out runs/$@
+	$(RUN_RECIPE) --out runs/$@$(FROM)
+
+COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison --out docs/comparison.md \
+	$(COMPARISON:%=runs/comparison-%$(FROM)) runs/hopper-medium$(FROM)
 
 comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on PointMass-4Direction and Hopper
 	$(COMPARISON_TABLE)
 
-# Of the runs that are there; the shell looks for them after they were made.
-COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison --png docs/comparison.png \
-	$$(ls -d $(COMPARISON:%=runs/comparison-%) runs/hopper-medium 2>/dev/null) > docs/comparison.md
-
-sanity: setup  ## td3bc on data of medium quality, where the rewards should help
-	$(SMODICE) run pipelines/sanity/hopper-medium.toml --seeds $(SEEDS)
+sanity: pipelines/sanity/hopper-medium.toml setup  ## td3bc on data of medium quality, where the rewards should help
+	$(RUN_RECIPE)
 	$(COMPARISON_TABLE)
 
-# Each setting changed alone, beside the recipe as it is, all of them with a third of its policy steps: SEEDS=0,1,2 makes
-# docs/ablation.md.
+# Each setting changed alone, beside the recipe as it is, all of them with a third of its policy steps.
 $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
-	$(SMODICE) run $< --seeds $(SEEDS) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*) \
+	$(RUN_RECIPE) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*)$(FROM) \
 		--set policy.steps=10000 --set eval.curve_episodes=0
 
 ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
-	$(VENV)/bin/python benchmarks/tables.py ablation $(foreach task,$(ABLATION),runs/ablation-$(notdir $(task))) \
-		> docs/ablation.md
+	$(VENV)/bin/python benchmarks/tables.py ablation --out docs/ablation.md \
+		$(foreach task,$(ABLATION),runs/ablation-$(notdir $(task))$(FROM))

@@ -123,7 +123,7 @@ def train_value(
     algo: Algo = None,
     f: Annotated[str | None, typer.Option(help="Divergence: kl | chi2 | soft-chi2 | chi2-untruncated | auto.")] = None,
     gamma: Annotated[float | None, typer.Option(help="Discount, in (0, 1).")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser per step; 1 is the paper.")] = None,
 ) -> None:
     """Train the value function on the Fenchel dual; writes [bold]value.safetensors[/] and [bold]weights.h5[/]."""
     from smodice_cli.stages import train_value as stage
@@ -253,6 +253,7 @@ def run(
 ) -> None:
     """Run the whole chain of a recipe, for one or several seeds."""
     from smodice_cli import config, recipes
+    from smodice_cli.methods import METHODS
     from smodice_cli.parallel import cores
     from smodice_cli.stages import pipeline
     from smodice_cli.stages.runner import Options
@@ -271,11 +272,16 @@ def run(
     folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
     data = pipeline.build_data(folder, usual, 0, options)
-    undecided = [name for name, own in settings.items() if own.get("value", {}).get("f") == "auto"]
+    undecided = [
+        name
+        for name, own in settings.items()
+        if own.get("value", {}).get("f") == "auto" and METHODS[own["policy"]["algo"]].needs == "value"
+    ]
     if undecided and not dry_run:
         from smodice_cli.stages import select_f
 
-        found = select_f.resolve(folder, usual, numbers[0], options)["value"]["f"]
+        asking = config.merge(usual, {"value": {"f": "auto"}})
+        found = select_f.resolve(folder, asking, numbers[0], options)["value"]["f"]
         settings |= {name: config.merge(settings[name], {"value": {"f": found}}) for name in undecided}
     chains = pipeline.chains(folder, settings, numbers, config.build("disc", usual.get("disc", {})))
     if dry_run:
@@ -351,7 +357,7 @@ def tabular(
     expert: Annotated[str | None, typer.Option(help="On a map: goal | diagonal (a mismatched mover).")] = None,
     torus: Annotated[bool | None, typer.Option("--torus/--no-torus", help="On a map: moves wrap around.")] = None,
     f: Annotated[str | None, typer.Option(help="Divergence: chi2 | kl | soft-chi2 | chi2-untruncated.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser; 1 is the paper.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Strength of the regulariser per step; 1 is the paper.")] = None,
     cap: Annotated[float | None, typer.Option(help="Bound on the ratio xi; 0 means none.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Added to both occupancies in the log ratio.")] = None,
     force: Force = False,

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -285,10 +284,6 @@ def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
         if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
             raise ConfigError(f"{name} must be a list of strings, not {json.dumps(value, default=str)}")
         return tuple(items)
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):

@@ -120,8 +120,8 @@ def _level(value: float, limits: tuple[float, float], above: bool = True) -> str
     return LEVELS[sum(beyond)]
 
 
-def findings(health: dict[str, Any]) -> list[Finding]:
-    """Everything worth a word about the weights, worst first."""
+def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
+    """Everything worth a word about the weights, worst first; `terminal` is the setting they were made with."""
     found: list[Finding] = []
     bounded = "lower the bound (--set value.cap=100) or raise alpha (--set value.alpha=1), then run train-value again"
 
@@ -147,7 +147,7 @@ def findings(health: dict[str, Any]) -> list[Finding]:
     if k is not None:
         heavy = "it has no finite mean" if k > 1 else "averages hang on few rows"
         add(_level(k, TAIL_SHAPE), f"the tail of the weights is heavy (Pareto k = {k:.2f}: {heavy})", bounded)
-    raw = health.get("raw_mean", 1.0)
+    raw = 1.0 if terminal == "zero" else health.get("raw_mean", 1.0)  # where mass ends, its mean is rightly below 1
     more = "train longer (--set value.steps=10000) or switch the normaliser on (--set value.normaliser=true)"
     add(_level(abs(raw - 1), MEAN_ERROR), f"the mean ratio is {raw:.3f} instead of 1: V has not converged", more)
     flow = health.get("flow_residual", 0.0)
@@ -161,6 +161,6 @@ def verdict(found: list[Finding]) -> str:
     return found[0].level if found else "green"
 
 
-def health_warnings(health: dict[str, Any]) -> list[str]:
+def health_warnings(health: dict[str, Any], terminal: str = "") -> list[str]:
     """What is wrong with the weights, in plain words, with what to try."""
-    return [f"{finding.text}: {finding.remedy}" for finding in findings(health)]
+    return [f"{finding.text}: {finding.remedy}" for finding in findings(health, terminal)]

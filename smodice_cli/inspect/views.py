@@ -101,8 +101,7 @@ def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
     w = usable(arrays["w"])
     if dataset and w.any() and not health["non_finite"]:
         health["flow_residual"] = flow_residual(dataset, w, artifact.header.config.get("gamma", 0.99))
-    leaks = artifact.header.config.get("terminal") == "zero"  # mass that ends: the mean ratio is below 1 by right
-    found = findings({name: figure for name, figure in health.items() if not (leaks and name == "raw_mean")})
+    found = findings(health, artifact.header.config.get("terminal", ""))
     view: dict[str, Any] = {
         "health": health,
         "verdict": {"level": verdict(found), "findings": [finding._asdict() for finding in found]},

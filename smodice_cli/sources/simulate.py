@@ -47,7 +47,10 @@ def behaviour(name: str) -> tuple[str, str]:
         return env, path
     if name in registry.SPECS and registry.SPECS[name].demonstrator:
         return name, "demonstrator"
-    known = [f"{env}-{kind}" for env in registry.SPECS for kind in ("random", "expert", "medium")]
+    shipped_names = {path.stem for path in POLICIES.glob("*.safetensors")}
+    known = [f"{env}-random" for env in registry.SPECS] + [
+        name if name not in registry.SPECS else f"{name}-expert" for name in sorted(shipped_names)
+    ]
     env, _, kind = name.rpartition("-")
     if env in registry.SPECS and kind == "random":
         return env, "random"

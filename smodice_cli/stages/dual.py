@@ -19,6 +19,7 @@ from smodice_cli.algos.segments import Segments, absorb, segments
 from smodice_cli.algos.smodice import bellman_residual, importance_weights, solve_normaliser, value_loss
 from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
+from smodice_cli.errors import DivergedError
 from smodice_cli.stages.trainer import Adam, State, descend, held_out, row_sampler
 
 BLOCK = 1 << 13  # rows per block when V is evaluated on many
@@ -73,14 +74,12 @@ def pose(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config: V
     return Problem(dataset, config, found, probability)
 
 
-def build(
-    dataset: Dataset, config: ValueConfig, generator: torch.Generator
-) -> tuple[ValueFunction, torch.nn.ParameterDict]:
-    """V, and the normaliser in a module of its own."""
+def build(dataset: Dataset, config: ValueConfig, generator: torch.Generator) -> ValueFunction:
+    """V, initialised."""
     mean, std = (torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std"))
     value = ValueFunction(mean, std, config.hidden, config.scale)
     initialise(value, generator)
-    return value, torch.nn.ParameterDict({"unit": torch.nn.Parameter(torch.zeros(()))})
+    return value
 
 
 class Learner:
@@ -90,7 +89,6 @@ class Learner:
         self,
         problem: Problem,
         value: ValueFunction,
-        normaliser: torch.nn.ParameterDict,
         generator: torch.Generator,
         device: torch.device,
     ) -> None:
@@ -104,16 +102,22 @@ class Learner:
         episode_of_end = np.searchsorted(dataset.offsets, found.last[dataset.rows :], side="right") - 1
         trains = np.append(np.repeat(training, np.diff(dataset.offsets)), training[episode_of_end])
         self.sample = row_sampler(problem.probability * trains, generator)
-        self.modules = {"value": value, "normaliser": normaliser}
-        self.unit_normaliser = normaliser["unit"]
-        trained = self.modules.values() if config.normaliser else [value]
-        parameters = (parameter for module in trained for parameter in module.parameters())
-        self.optimiser = Adam(parameters, config.lr, config.weight_decay)
-        self.best = {f"best_{name}": copy.deepcopy(module) for name, module in self.modules.items()}
+        self.unit_normaliser = torch.nn.Parameter(torch.zeros((), device=device))
+        trained = [*value.parameters(), *([self.unit_normaliser] if config.normaliser else [])]
+        self.optimiser = Adam(trained, config.lr, config.weight_decay)
+        self.best = copy.deepcopy(value)
         self.record = torch.tensor([math.inf, 0.0], dtype=torch.float64)  # best held-out objective, checks since
         self.watched_rows = _watched_rows(problem.probability * ~trains)
-        self.watched_starts = torch.from_numpy(starts[~training][:HELD_OUT_ROWS]).to(device)
-        self.state = State({**self.modules, **self.best}, {"value": self.optimiser}, generator, {"record": self.record})
+        self.watched_segment = torch.unique(self.watched_rows, return_inverse=True)[1]
+        unseen = starts[~training]
+        evenly = np.linspace(0, len(unseen), min(len(unseen), HELD_OUT_ROWS), endpoint=False, dtype=np.int64)
+        self.watched_starts = torch.from_numpy(unseen[evenly]).to(device)
+        self.state = State(
+            {"value": value, "best": self.best},
+            {"value": self.optimiser},
+            generator,
+            {"record": self.record, "normaliser": self.unit_normaliser.data},
+        )
 
     @property
     def nu(self) -> Tensor | None:
@@ -163,23 +167,24 @@ class Learner:
         xi = importance_weights(
             config.f, residual, self.problem.alpha, self.problem.cap, None if nu is None else float(nu)
         )
-        shares = xi / xi.sum().clamp(min=1e-30)
+        shares = (xi / xi.sum().clamp(min=1e-30)).cpu()
+        of_segment = torch.zeros(len(xi)).index_add_(0, self.watched_segment, shares)
         health = {
             "effective_share": float(1 / shares.square().sum().clamp(min=1e-30) / len(xi)) if xi.any() else 0.0,
-            "largest_share": float(shares.max()),
+            "largest_share": float(of_segment.max()),
             "mean_ratio": float(xi.mean()),
         }
         record[1] += 1
         if objective < record[0]:
             record[0], record[1] = objective, 0.0
-            for name, module in self.modules.items():
-                self.best[f"best_{name}"].load_state_dict(module.state_dict())
+            self.best.load_state_dict(self.value.state_dict())
         return {"held_out": objective, **health}, bool(config.patience and record[1] >= config.patience)
 
     def take_best(self) -> float:
         """Go back to the V with the best held-out objective, and say what that was."""
-        for name, module in self.modules.items():
-            module.load_state_dict(self.best[f"best_{name}"].state_dict())
+        if not math.isfinite(self.record[0]):
+            raise DivergedError("train-value: the held-out objective was never a number", "try a larger alpha")
+        self.value.load_state_dict(self.best.state_dict())
         return float(self.record[0])
 
 
@@ -231,5 +236,9 @@ def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray) -> np.ndarray:
     residual -= before
     y = torch.from_numpy(residual)
     q = torch.from_numpy(problem.probability / problem.probability.sum(dtype=np.float64).astype(np.float32))
-    nu = solve_normaliser(config.f, y, q, problem.alpha, problem.cap) if config.normaliser else None
+    nu = None
+    if config.normaliser:
+        nu = solve_normaliser(config.f, y, q, problem.alpha, problem.cap)
+    elif config.f == "kl" and math.isinf(problem.cap):
+        nu = float(torch.logsumexp(y / problem.alpha + q.log(), 0))  # the softmax of Eq. 21, over rows as they count
     return importance_weights(config.f, y, problem.alpha, problem.cap, nu).numpy()

@@ -17,6 +17,10 @@ from smodice_cli.config import as_dict
 from smodice_cli.console import console
 from smodice_cli.errors import ForeignFileError, InputError, UsageError
 
+# A stage that comes to compute something else from the same settings gets a new number, so that what it made before is
+# not taken for what it would make now.
+REVISIONS = {"train-value": 2}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -71,7 +75,8 @@ class Job:
 
     @property
     def key(self) -> str:
-        return artifacts.cache_key(self.stage, as_dict(self.config), self.seed, self.digests)
+        stage = f"{self.stage} {REVISIONS[self.stage]}" if self.stage in REVISIONS else self.stage
+        return artifacts.cache_key(stage, as_dict(self.config), self.seed, self.digests)
 
     @property
     def checkpoint(self) -> Path:

@@ -59,11 +59,11 @@ def _work(job: Job, began: float) -> Header:
     reward = train_disc.row_rewards(disc, dataset, inputs).cpu().numpy()
     ends = dataset["next_observations"][dataset.offsets[1:] - 1]
     end_reward = train_disc.rewards(disc, ends).cpu().numpy() if inputs == "state" else np.zeros(len(ends))
-    value, normaliser = build(dataset, config, generator)
+    value = build(dataset, config, generator)
     value.to(device)
     if config.estimator == "dual":
         problem = pose(dataset, reward, end_reward, config)
-        figures = _train(job, Learner(problem, value, normaliser.to(device), generator, device))
+        figures = _train(job, Learner(problem, value, generator, device))
         v, v_next = values(value, dataset)
         xi = ratios(problem, v, v_next)
         figures["raw_mean"] = float(np.average(xi, weights=problem.probability))
@@ -120,7 +120,7 @@ def _write(
     unusual = {name: job.inputs["disc"].header.config.get(name) for name in ("inputs", "loss")}
     if any(unusual.values()):
         metrics["disc"] = {name: found for name, found in unusual.items() if found}  # train-policy asks
-    for warning in health_warnings(metrics):
+    for warning in health_warnings(metrics, job.config.terminal):
         console.warn(f"{job.stage}: {warning}")
     seconds = time.monotonic() - began
     path = weights_path(job.out)

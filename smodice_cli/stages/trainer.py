@@ -10,7 +10,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam as update
+from torch.optim.adam import adam as adam_update
 
 from smodice_cli import artifacts
 from smodice_cli.artifacts import Header
@@ -34,23 +34,33 @@ Check = Callable[[int], tuple[dict[str, float], bool]]  # figures on held-out da
 
 def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
     """One flat vector that the trained parameters become views of, so that one kernel does where many would."""
-    own = [parameter for parameter in parameters if parameter.requires_grad]
+    own = _trained(parameters)
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in own])
-    for parameter, part in zip(own, flat.split([parameter.numel() for parameter in own]), strict=True):
-        parameter.data = part.view_as(parameter)
+    for parameter, part in zip(own, _parts(flat, own), strict=True):
+        parameter.data = part
     return flat
+
+
+def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def _parts(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """The pieces of a flat vector in the shapes of the parameters."""
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
 class Adam:
     """Adam on a flat vector: torch's own update, without what `torch.optim.Adam` does around it at every step."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
-        own = [parameter for parameter in parameters if parameter.requires_grad]
+        own = _trained(parameters)
         self.lr, self.weight_decay = lr, weight_decay
         self.flat = flatten(own)
         self.gradient = torch.zeros_like(self.flat)
-        for parameter, part in zip(own, self.gradient.split([p.numel() for p in own]), strict=True):
-            parameter.grad = part.view_as(parameter)
+        for parameter, part in zip(own, _parts(self.gradient, own), strict=True):
+            parameter.grad = part
         self.moments = {
             "mean": torch.zeros_like(self.flat),
             "square": torch.zeros_like(self.flat),
@@ -60,7 +70,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         mean, square, step = self.moments.values()
-        update(
+        adam_update(
             [self.flat],
             [self.gradient],
             [mean],
@@ -78,7 +88,7 @@ class Adam:
         )
 
 
-def descend(loss: Tensor, optimisers: Iterable[Adam]) -> None:
+def descend(loss: Tensor, optimisers: Collection[Adam]) -> None:
     """One step of every optimiser; gradients are cleared in place, because the parameters' own are views of them."""
     for optimiser in optimisers:
         optimiser.gradient.zero_()
@@ -119,6 +129,10 @@ class State:
         for name, optimiser in self.optimisers.items():
             for key, tensor in _below(flat, f"optimiser/{name}/").items():
                 optimiser.moments[key].copy_(tensor)
+
+
+def _shapes(flat: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in flat.items()}
 
 
 def _below(flat: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -196,6 +210,8 @@ def held_out(episodes: int, share: float, generator: torch.Generator) -> np.ndar
 def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable[[int], Tensor]:
     """Rows in proportion to `probability`, by inverting its cumulative sum; plain integers where it is uniform."""
     rows = len(probability)
+    if not probability.any():
+        raise InputError("no rows are left to learn from: every one has probability 0")
     if probability.min() == probability.max():
         return lambda count: torch.randint(rows, (count,), generator=generator)
     cumulative = torch.from_numpy(np.cumsum(probability, dtype=np.float64))
@@ -237,7 +253,7 @@ def _restore(job: Job, state: State) -> int:
         console.note(f"{job.stage}: the checkpoint belongs to other settings or inputs: starting from the beginning")
         return 0
     tensors = checkpoint.tensors()
-    if tensors.keys() != state.tensors().keys():
+    if _shapes(tensors) != _shapes(state.tensors()):
         console.note(f"{job.stage}: the checkpoint is of another version of smodice: starting from the beginning")
         return 0
     state.restore(tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_ratios_are_those_of_a_row_by_row_computation(
     config = ValueConfig(**settings, gamma=GAMMA, alpha=ALPHA, hidden=16, f="kl", cap=0.0)  # type: ignore[arg-type]
     reward, end = (rng.normal(size=size).astype(np.float32) for size in (dataset.rows, EPISODES))
     problem = dual.pose(dataset, reward, end, config)
-    value, _ = dual.build(dataset, config, torch.Generator().manual_seed(0))
+    value = dual.build(dataset, config, torch.Generator().manual_seed(0))
     v, v_next = dual.values(value, dataset)
     for found, states in ((v, "observations"), (v_next, "next_observations")):
         np.testing.assert_allclose(
@@ -95,6 +96,8 @@ def test_ratios_are_those_of_a_row_by_row_computation(
     xi = dual.ratios(problem, v, v_next)
     assert xi.dtype == np.float32
     np.testing.assert_allclose(xi, expected, rtol=1e-4)
+    plain = replace(problem, config=replace(config, normaliser=False))
+    np.testing.assert_allclose(dual.ratios(plain, v, v_next), expected, rtol=1e-4)
     w = row_weights(xi[: dataset.rows], dataset.offsets, n, GAMMA)
     since = dataset.time_of_row()
     covering = [sum(GAMMA**k * expected[t - k] for k in range(min(n, since[t] + 1))) for t in range(dataset.rows)]

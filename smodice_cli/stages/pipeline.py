@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -168,7 +167,7 @@ def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
             waiting.clear()
         for process in running:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # a shell may have had us started with Ctrl-C ignored
         for process in running:
             process.wait()  # each writes its checkpoint first
         raise

@@ -73,7 +73,7 @@ class ValueConfig:
         "kl", "the divergence D_f(d || d^O); auto asks select-f"
     )
     gamma: float = setting(0.99, "discount", gt=0, lt=1)
-    alpha: float = setting(0.3, "strength of the regulariser per step; 1 is the paper", gt=0)
+    alpha: float = setting(0.25, "strength of the regulariser per step; 1 is the paper", gt=0)
     cap: float = setting(10_000.0, "bound on the ratio xi; 0 means none", ge=0)
     normaliser: bool = setting(True, "learn the multiplier of E[xi] = 1 beside V")
     n_step: int = setting(50, "rows in a segment; 1 is the paper", gt=0)

@@ -255,17 +255,19 @@ def _run_section(run: Run, name: str) -> str:
 
 
 def returns_panels(runs: list[Run], names: list[str]) -> list[Panel]:
-    """One picture for each task, with one line for each method (or run, where two share their method)."""
-    tasks: dict[str, dict[str, tuple[Run, returns.Line]]] = {}
+    """One picture for each task, with one line for each method; with the run's name where two runs share a method."""
+    tasks: dict[str, list[tuple[Run, str, returns.Line]]] = {}
     for run, name in zip(runs, names, strict=True):
         if line := returns_of(run):
             task = f"{run.env} ({run.problem})" if run.problem else run.env
-            tasks.setdefault(task, {})[name] = run, line
+            tasks.setdefault(task, []).append((run, name, line))
     panels = []
     for task, found in tasks.items():
-        distinct = len({run.method for run, _ in found.values()}) == len(found)
-        lines = {run.method if distinct else name: line for name, (run, line) in found.items()}
-        seeds = max(len(run.seeds) for run, _ in found.values())
+        methods = [run.method for run, _, _ in found]
+        lines = {
+            run.method if methods.count(run.method) == 1 else f"{name}, {run.method}": line for run, name, line in found
+        }
+        seeds = max(len(run.seeds) for run, _, _ in found)
         how = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
         panels.append(returns.returns_panel("returns", task, "normalized score", lines, how))
     return panels if len(panels) > 1 else [replace(panel, wide=True) for panel in panels]

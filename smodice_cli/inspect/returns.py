@@ -11,6 +11,7 @@ from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 
 LATE, WITHIN = 2 / 3, 0.1  # a run is steady if the last third of its curve stays within 10 % of its end ...
 POINT = 1.0  # ... or of one point of the score, where it ends at nothing
+FEW = 3  # lines whose legend finds room among them
 Line = dict[str, list[float]]  # steps, mean, low, high
 
 
@@ -61,7 +62,9 @@ def returns_panel(key: str, title: str, label: str, lines: Mapping[str, Line], h
             band(axes, "steps", line, theme.series[index % len(theme.series)], name, "o-")
         axes.set_xlim(left=0)
         axes.ticklabel_format(useOffset=False)
-        if len(lines) > 1:
+        if len(lines) > FEW:
+            legend(figure, theme, loc="outside lower center", ncols=2)
+        elif len(lines) > 1:
             legend(axes, theme, loc="best")
 
     return Panel(key, title, f"Scored at snapshots of the policy; {how}.", draw)

@@ -117,8 +117,8 @@ def band(
     axes.plot(line[across], line["mean"], marks, color=colour, lw=2, ms=3, label=label)
 
 
-def legend(axes: Axes, theme: Theme, **options: Any) -> None:
-    """A legend without a box."""
+def legend(axes: Axes | Figure, theme: Theme, **options: Any) -> None:
+    """A legend without a box, inside the axes or beside all that a figure shows."""
     defaults = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink, "handlelength": 1.4}
     axes.legend(**(defaults | options))
 

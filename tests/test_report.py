@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from conftest import ENV, EXPERT, OFFLINE, SMALL, refuse, succeed
 
 from smodice_cli import artifacts
 from smodice_cli.app import app
+from smodice_cli.inspect.theme import LIGHT, render
 from smodice_cli.stages import paper, report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -88,6 +90,16 @@ def test_return_over_training_has_its_own_picture_and_column(runs: Path, tmp_pat
     text = (tmp_path / "new/folder/r.html").read_text()
     assert text.count('id="returns"><h3>') == 1  # one task, one line for each of its methods
     assert "steady</button>" in text
+
+
+def test_every_method_of_a_folder_has_its_line(runs: Path) -> None:
+    run = report.collect([runs / "a"])[0]
+    methods = [run, *(replace(run, own=name) for name in ("b", "c", "d"))]
+    (panel,) = report.returns_panels([*methods, run], ["a"] * 4 + ["again"])
+    figure = render(panel, LIGHT, 6, 4)
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    assert labels == [f"a, {run.method}", *(one.method for one in methods[1:]), f"again, {run.method}"]
+    assert [text.get_text() for text in figure.legends[0].texts] == labels
 
 
 def test_its_commands_would_make_the_same_artifacts(runs: Path) -> None:

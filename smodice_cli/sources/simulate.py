@@ -47,10 +47,9 @@ def behaviour(name: str) -> tuple[str, str]:
         return env, path
     if name in registry.SPECS and registry.SPECS[name].demonstrator:
         return name, "demonstrator"
-    shipped_names = {path.stem for path in POLICIES.glob("*.safetensors")}
-    known = [f"{env}-random" for env in registry.SPECS] + [
-        name if name not in registry.SPECS else f"{name}-expert" for name in sorted(shipped_names)
-    ]
+    stems = sorted(path.stem for path in POLICIES.glob("*.safetensors"))
+    known = [f"{env}-random" for env in registry.SPECS]
+    known += [f"{stem}-expert" if stem in registry.SPECS else stem for stem in stems]
     env, _, kind = name.rpartition("-")
     if env in registry.SPECS and kind == "random":
         return env, "random"

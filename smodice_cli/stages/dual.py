@@ -161,7 +161,7 @@ class Learner:
         config, record = self.problem.config, self.record
         none = self.watched_starts[:0]
         residual = torch.cat([self.residual(rows, none)[0] for rows in self.watched_rows.split(BLOCK)])
-        v0 = self.value(self.watched_starts)
+        v0 = torch.cat([self.value(starts) for starts in self.watched_starts.split(BLOCK)])
         objective = float(self.loss(residual, v0)[0])
         nu = self.nu
         xi = importance_weights(

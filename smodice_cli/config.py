@@ -73,7 +73,7 @@ class ValueConfig:
         "kl", "the divergence D_f(d || d^O); auto asks select-f"
     )
     gamma: float = setting(0.99, "discount", gt=0, lt=1)
-    alpha: float = setting(0.25, "strength of the regulariser per step; 1 is the paper", gt=0)
+    alpha: float = setting(0.3, "strength of the regulariser per step; 1 is the paper", gt=0)
     cap: float = setting(10_000.0, "bound on the ratio xi; 0 means none", ge=0)
     normaliser: bool = setting(True, "learn the multiplier of E[xi] = 1 beside V")
     n_step: int = setting(50, "rows in a segment; 1 is the paper", gt=0)
@@ -86,7 +86,7 @@ class ValueConfig:
     )
     steps: int = setting(3000, "gradient steps", gt=0)
     batch: int = setting(256, "segments per step", gt=0)
-    initial_batch: int = setting(64, "initial states per step; the paper uses as many as transitions", gt=0)
+    initial_batch: int = setting(32, "initial states per step; the paper uses as many as transitions", gt=0)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
     schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps")
     weight_decay: float = setting(0.0, "L2 penalty on V's weights and the normaliser", ge=0)
@@ -109,7 +109,7 @@ class PolicyConfig:
     )
     steps: int = setting(30_000, "gradient steps", gt=0)
     batch: int = setting(256, "transitions per step", gt=0)
-    lr: float = setting(3e-4, "Adam's learning rate", gt=0)
+    lr: float = setting(1e-3, "Adam's learning rate; the TD3 algorithms have the paper's 3e-4", gt=0)
     schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps", algos=CLONING)
     average: float = setting(
         0.999,

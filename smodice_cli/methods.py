@@ -29,11 +29,12 @@ _KIM: dict[str, Any] = {
     "holdout": 0.0,
     "patience": 0,
 }
+_TD3: dict[str, dict[str, Any]] = {"policy": {"lr": 3e-4}}  # the paper's table of TD3+BC
 
 
 @dataclass(frozen=True)
 class Method:
-    """One algorithm: the artifact train-policy starts from, and the settings of train-disc and train-value it fixes."""
+    """One algorithm: the artifact train-policy starts from, and the settings that define it."""
 
     needs: Literal["data", "disc", "value"]
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -49,10 +50,10 @@ METHODS: dict[str, Method] = {
     "smodice": Method("value"),
     "bc": Method("data"),
     "bc-expert-only": Method("data", expert_actions=True),
-    "td3bc": Method("data"),
-    "oril": Method("disc"),
-    "sail": Method("disc", {"disc": {"loss": "wasserstein"}}),
-    "rce": Method("data"),
+    "td3bc": Method("data", _TD3),
+    "oril": Method("disc", _TD3),
+    "sail": Method("disc", {"disc": {"loss": "wasserstein"}, **_TD3}),
+    "rce": Method("data", _TD3),
     "demodice": Method("value", {"disc": {"inputs": "state-action"}, "value": _KIM}, expert_actions=True),
     "demodice-sd": Method("value", {"value": _KIM}),
 }

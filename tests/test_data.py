@@ -163,7 +163,7 @@ def test_expert_dims_choose_what_is_matched(tmp_path: Path) -> None:
 def test_self_loops_are_sampled_by_the_value_stage_and_never_by_the_policy_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from smodice_cli.stages import dual, learners, trainer
+    from smodice_cli.stages import dual, learners, sampling
 
     dataset = Dataset.of(build(tmp_path / "d.h5", "--absorbing"))
     loops = ~dataset.real_rows()
@@ -172,7 +172,7 @@ def test_self_loops_are_sampled_by_the_value_stage_and_never_by_the_policy_stage
     drawn: list[np.ndarray] = []
 
     def watched(probability, generator):  # type: ignore[no-untyped-def]
-        sample = trainer.row_sampler(probability, generator)
+        sample = sampling.row_sampler(probability, generator)
 
         def remember(count: int):  # type: ignore[no-untyped-def]
             rows = sample(count)

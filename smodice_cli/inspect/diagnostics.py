@@ -123,7 +123,7 @@ def _level(value: float, limits: tuple[float, float], above: bool = True) -> str
 def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
     """Everything worth a word about the weights, worst first; `terminal` is the setting they were made with."""
     found: list[Finding] = []
-    bounded = "lower the bound (--set value.cap=100) or raise alpha (--set value.alpha=1), then run train-value again"
+    bounded = "raise alpha (--set value.alpha=1) and run train-value again"
 
     def add(level: str, text: str, remedy: str) -> None:
         if level != "green":

@@ -20,7 +20,8 @@ from smodice_cli.algos.smodice import bellman_residual, importance_weights, solv
 from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
 from smodice_cli.errors import DivergedError
-from smodice_cli.stages.trainer import Adam, State, descend, held_out, row_sampler
+from smodice_cli.stages.sampling import row_sampler
+from smodice_cli.stages.trainer import Adam, State, descend, held_out
 
 BLOCK = 1 << 13  # rows per block when V is evaluated on many
 NORMALISER_RATE = 10.0  # how much faster the normaliser, a number in log-weight units, learns than V's weights

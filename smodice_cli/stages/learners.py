@@ -17,7 +17,8 @@ from smodice_cli.algos.smodice import average, policy_entropy, policy_mse, polic
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.stages.runner import Job
-from smodice_cli.stages.trainer import Adam, Check, Update, descend, flatten, held_out, row_sampler
+from smodice_cli.stages.sampling import row_sampler
+from smodice_cli.stages.trainer import Adam, Check, Update, descend, flatten, held_out
 
 WATCHED = 8192  # held-out rows on which the loss is measured
 

@@ -32,7 +32,8 @@ from smodice_cli.inspect.diagnostics import findings, verdict
 from smodice_cli.inspect.theme import LIGHT, Panel, Theme, legend, png_bytes, render, style
 from smodice_cli.stages import pipeline, train_disc, train_value
 from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.trainer import Adam, descend, prepare, row_sampler
+from smodice_cli.stages.sampling import row_sampler
+from smodice_cli.stages.trainer import Adam, descend, prepare
 
 STAGE = "select-f"
 CANDIDATES = ("kl", "chi2", "soft-chi2")

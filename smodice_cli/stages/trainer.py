@@ -207,22 +207,6 @@ def held_out(episodes: int, share: float, generator: torch.Generator) -> np.ndar
     return held
 
 
-def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable[[int], Tensor]:
-    """Rows in proportion to `probability`, by inverting its cumulative sum; plain integers where it is uniform."""
-    rows = len(probability)
-    if not probability.any():
-        raise InputError("no rows are left to learn from: every one has probability 0")
-    if probability.min() == probability.max():
-        return lambda count: torch.randint(rows, (count,), generator=generator)
-    cumulative = torch.from_numpy(np.cumsum(probability, dtype=np.float64))
-
-    def sample(count: int) -> Tensor:
-        draws = torch.rand(count, dtype=torch.float64, generator=generator) * cumulative[-1]
-        return torch.searchsorted(cumulative, draws, right=True).clamp_(max=rows - 1)
-
-    return sample
-
-
 def _diverged(job: Job, step: int) -> DivergedError:
     kept = f"the checkpoint before it is kept in {job.checkpoint}" if job.checkpoint.exists() else "nothing was written"
     return DivergedError(

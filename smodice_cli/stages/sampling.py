@@ -1,0 +1,50 @@
+"""Rows in proportion to a probability, at a cost that does not grow with their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smodice_cli.errors import InputError
+
+
+def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable[[int], Tensor]:
+    """Draws rows in proportion to `probability`, which need not sum to 1; plain integers where it is uniform."""
+    rows = len(probability)
+    if not probability.any():
+        raise InputError("no rows are left to learn from: every one has probability 0")
+    if probability.min() == probability.max():
+        return lambda count: torch.randint(rows, (count,), generator=generator)
+    keep, other = map(torch.from_numpy, alias_table(probability))
+
+    def sample(count: int) -> Tensor:
+        drawn = torch.randint(rows, (count,), generator=generator)
+        kept = torch.rand(count, generator=generator) < keep.index_select(0, drawn)
+        return torch.where(kept, drawn, other.index_select(0, drawn))
+
+    return sample
+
+
+def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Walker's table: a uniformly drawn row i stands with probability keep[i], and otherwise gives way to other[i].
+
+    Every row owns the same share of the draws. In order, rows below the mean fill theirs up from the first row above it
+    that has some to spare; one that gives its last fill more than it had fills up from the next. All of it follows from
+    the cumulative sums of what is lacking and of what is spare.
+    """
+    share = probability.astype(np.float64)
+    share /= share.mean()
+    below, above = np.flatnonzero(share < 1), np.flatnonzero(share >= 1)
+    lacking, spare = np.cumsum(1 - share[below]), np.cumsum(share[above] - 1)
+    keep, other = np.ones(len(share)), np.arange(len(share))
+    keep[below] = share[below]
+    before = np.concatenate([[0.0], lacking[:-1]])[: len(below)]
+    other[below] = above[np.searchsorted(spare, before, side="right").clip(max=len(above) - 1)]
+    last = np.searchsorted(lacking, spare[:-1])
+    overdrawn = np.flatnonzero(last < len(below))
+    keep[above[overdrawn]] = 1 - (lacking[last[overdrawn]] - spare[overdrawn])
+    other[above[overdrawn]] = above[overdrawn + 1]
+    return keep.astype(np.float32), other

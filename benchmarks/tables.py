@@ -74,7 +74,7 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
         "",
         f"Made by `make comparison sanity SEEDS={seeds_of(summaries)}`. Success in % (PointMass) or % of the expert's",
         "return, mean ± standard deviation over the seeds, final policies. Seconds are those of all trainings that a",
-        "policy needs, a seed, with two processes at once on two cores.",
+        "policy needs, a seed, with two or more processes at once on two cores.",
         "",
         "| task | method | score | each seed | policy steps | seconds |",
         "|---|---|---|---|---|---|",

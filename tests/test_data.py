@@ -187,9 +187,9 @@ def test_self_loops_are_sampled_by_the_value_stage_and_never_by_the_policy_stage
     monkeypatch.setattr(learners, "row_sampler", watched)
     succeed("train-value", "--disc", tmp_path / "disc.safetensors", *small, "--set", "sampling=uniform")
     assert loops[np.concatenate(drawn)].any()
-    for sampling in ("weights", "uniform"):
+    for how in ("weights", "uniform"):
         drawn.clear()
-        succeed("train-policy", "--value", tmp_path / "value.safetensors", *small, "--sampling", sampling)
+        succeed("train-policy", "--value", tmp_path / "value.safetensors", *small, "--sampling", how)
         assert drawn
         assert not loops[np.concatenate(drawn)].any()
     succeed("eval", "--policy", tmp_path / "policy.safetensors", "--episodes", "1", "--threads", "1")

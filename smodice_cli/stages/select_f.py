@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from smodice_cli import artifacts
-from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
+from smodice_cli.algos.nets import TanhGaussianPolicy
 from smodice_cli.algos.smodice import policy_mse
 from smodice_cli.artifacts import Header
 from smodice_cli.config import PolicyConfig, Settings, ValueConfig, as_dict, build, merge
@@ -33,6 +33,7 @@ from smodice_cli.inspect.theme import LIGHT, Panel, Theme, legend, png_bytes, re
 from smodice_cli.stages import pipeline, train_disc, train_value
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.sampling import row_sampler
+from smodice_cli.stages.train_policy import new_policy
 from smodice_cli.stages.trainer import Adam, descend, prepare
 
 STAGE = "select-f"
@@ -41,7 +42,6 @@ LENGTHS = (0.25, 0.5, 1.0)  # of the brief training, at which the policy loss is
 UNSEEN = 0.2  # share of the trajectories that the policies are judged on
 JUDGED_ROWS = 20_000
 CLOSE = 0.05  # losses nearer than this count as equal; then the healthier weights win
-POLICY_LR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,7 @@ class Judge:
         self.unseen = unseen[dataset.episode_of_row()] & dataset.real_rows()
         self.seen = ~unseen[dataset.episode_of_row()] & dataset.real_rows()
         self.states, self.actions = torch.from_numpy(dataset["observations"]), torch.from_numpy(dataset["actions"])
-        mean, std, low, high = (
-            torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
-        )
-        self.start = TanhGaussianPolicy(mean, std, low, high, config.hidden)
-        initialise(self.start, self.generator)
-        self.start.to(self.device)
+        self.start = new_policy(dataset, config.hidden, self.generator).to(self.device)
         equal = np.ones(dataset.rows)
         self.start = self.clone(equal)
         self.baseline = self.loss(self.clone(equal), equal)
@@ -212,7 +207,7 @@ class Judge:
     def clone(self, w: np.ndarray) -> TanhGaussianPolicy:
         """The common start, trained on under the weights."""
         policy = copy.deepcopy(self.start)
-        optimiser = Adam(policy.parameters(), POLICY_LR)
+        optimiser = Adam(policy.parameters(), PolicyConfig().lr)
         sample = row_sampler(w * self.seen, self.generator)
         for _ in range(self.config.policy_steps):
             rows = sample(self.config.batch)

@@ -39,10 +39,10 @@ sanity: pipelines/sanity/hopper-medium.toml setup  ## td3bc on data of medium qu
 	$(RUN_RECIPE)
 	$(COMPARISON_TABLE)
 
-# Each setting changed alone, beside the recipe as it is, all of them with a third of its policy steps.
+# Each setting changed alone, beside the recipe as it is, all of them with a sixth of its policy steps.
 $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
 	$(RUN_RECIPE) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*)$(FROM) \
-		--set policy.steps=10000 --set eval.curve_episodes=0
+		--set policy.steps=5000 --set eval.curve_episodes=0
 
 ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
 	$(VENV)/bin/python benchmarks/tables.py ablation --out docs/ablation.md \

@@ -23,7 +23,7 @@ def row_sampler(probability: np.ndarray, generator: torch.Generator) -> Callable
     def sample(count: int) -> Tensor:
         drawn = torch.randint(rows, (count,), generator=generator)
         kept = torch.rand(count, generator=generator) < keep.index_select(0, drawn)
-        return torch.where(kept, drawn, other.index_select(0, drawn))
+        return torch.where(kept, drawn, other.index_select(0, drawn).long())
 
     return sample
 
@@ -35,16 +35,16 @@ def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     that has some to spare; one that gives its last fill more than it had fills up from the next. All of it follows from
     the cumulative sums of what is lacking and of what is spare.
     """
-    share = probability.astype(np.float64)
-    share /= share.mean()
-    below, above = np.flatnonzero(share < 1), np.flatnonzero(share >= 1)
+    share = probability / probability.mean(dtype=np.float64)
+    below, above = (np.flatnonzero(side).astype(np.int32) for side in (share < 1, share >= 1))
+    keep, other = share.astype(np.float32), np.arange(len(share), dtype=np.int32)
+    keep[above] = 1
     lacking, spare = np.cumsum(1 - share[below]), np.cumsum(share[above] - 1)
-    keep, other = np.ones(len(share)), np.arange(len(share))
-    keep[below] = share[below]
-    before = np.concatenate([[0.0], lacking[:-1]])[: len(below)]
-    other[below] = above[np.searchsorted(spare, before, side="right").clip(max=len(above) - 1)]
+    del share  # the rest needs room for its searches
+    other[below[:1]] = above[np.searchsorted(spare, 0.0, side="right").clip(max=len(above) - 1)]
+    other[below[1:]] = above[np.searchsorted(spare, lacking[:-1], side="right").clip(max=len(above) - 1)]
     last = np.searchsorted(lacking, spare[:-1])
     overdrawn = np.flatnonzero(last < len(below))
     keep[above[overdrawn]] = 1 - (lacking[last[overdrawn]] - spare[overdrawn])
     other[above[overdrawn]] = above[overdrawn + 1]
-    return keep.astype(np.float32), other
+    return keep, other

@@ -1,4 +1,4 @@
-"""The algorithms of the paper's comparison: what each starts from and which settings of earlier stages define it."""
+"""The algorithms of the paper's comparison: what each starts from and which settings define it."""
 
 from __future__ import annotations
 

@@ -35,6 +35,13 @@ def test_the_table_gives_every_row_its_probability(seed: int, rows: int, power: 
     assert (p[other] > 0)[keep < 1].all()
 
 
+def test_probabilities_that_are_equal_but_for_rounding_have_a_table() -> None:
+    for value in np.linspace(0.1, 0.9, 50):
+        p = np.full(1000, value)
+        p[0] = np.nextafter(value, 0)
+        assert alias_table(p)[0] == pytest.approx(np.ones(1000))
+
+
 def test_draws_are_as_frequent_as_they_should_be_and_the_same_for_a_seed() -> None:
     p = np.array([0.0, 1.0, 2.0, 5.0, 0.0, 8.0])
     draws = [row_sampler(p, torch.Generator().manual_seed(3))(160_000) for _ in range(2)]

@@ -123,7 +123,7 @@ def _level(value: float, limits: tuple[float, float], above: bool = True) -> str
 def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
     """Everything worth a word about the weights, worst first; `terminal` is the setting they were made with."""
     found: list[Finding] = []
-    bounded = "raise alpha (--set value.alpha=1) and run train-value again"
+    softer = "raise alpha (--set value.alpha=1) and run train-value again"
 
     def add(level: str, text: str, remedy: str) -> None:
         if level != "green":
@@ -139,14 +139,14 @@ def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
         return found
     share = health["effective_share"]
     few = f"the weights rest on few rows: an effective sample of {health['effective_sample_size']:,.0f} of "
-    add(_level(share, EFFECTIVE_SHARE, above=False), f"{few}{health['rows']:,} ({100 * share:.2g} %)", bounded)
+    add(_level(share, EFFECTIVE_SHARE, above=False), f"{few}{health['rows']:,} ({100 * share:.2g} %)", softer)
     largest, multiple = health["largest_share"], health["largest_share"] * health["rows"]
     worst = min(LEVELS.index(_level(largest, ROW_SHARE)), LEVELS.index(_level(multiple, ROW_MULTIPLE)))
-    add(LEVELS[worst], f"one row holds {100 * largest:.2g} % of all weight", bounded)
+    add(LEVELS[worst], f"one row holds {100 * largest:.2g} % of all weight", softer)
     k = health.get("pareto_k")
     if k is not None:
         heavy = "it has no finite mean" if k > 1 else "averages hang on few rows"
-        add(_level(k, TAIL_SHAPE), f"the tail of the weights is heavy (Pareto k = {k:.2f}: {heavy})", bounded)
+        add(_level(k, TAIL_SHAPE), f"the tail of the weights is heavy (Pareto k = {k:.2f}: {heavy})", softer)
     raw = 1.0 if terminal == "zero" else health.get("raw_mean", 1.0)  # where mass ends, its mean is rightly below 1
     more = "train longer (--set value.steps=10000) or switch the normaliser on (--set value.normaliser=true)"
     add(_level(abs(raw - 1), MEAN_ERROR), f"the mean ratio is {raw:.3f} instead of 1: V has not converged", more)

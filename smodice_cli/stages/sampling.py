@@ -35,7 +35,8 @@ def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     that has some to spare; one that gives its last fill more than it had fills up from the next. All of it follows from
     the cumulative sums of what is lacking and of what is spare.
     """
-    share = probability / probability.mean(dtype=np.float64)
+    # The mean of nearly equal numbers can be rounded to more than the largest of them.
+    share = probability / min(probability.mean(dtype=np.float64), probability.max())
     below, above = (np.flatnonzero(side).astype(np.int32) for side in (share < 1, share >= 1))
     keep, other = share.astype(np.float32), np.arange(len(share), dtype=np.int32)
     keep[above] = 1

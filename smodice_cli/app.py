@@ -53,9 +53,7 @@ def build_dataset(
     env: Annotated[str | None, typer.Option(help="Environment of the imitator; `smodice envs` lists them.")] = None,
     offline: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SOURCE", help="Offline data: sim:NAME#N, d4rl:ID, minari:ID or file:PATH[#N]. Repeatable."
-        ),
+        typer.Option(metavar="SOURCE", help="Offline data: sim:NAME#N, d4rl:ID, minari:ID or file:PATH#N. Repeatable."),
     ] = None,
     expert: Annotated[
         list[str] | None,
@@ -72,6 +70,7 @@ def build_dataset(
     source: Source = "",
 ) -> None:
     """Collect offline transitions and expert states into [bold]dataset.h5[/]."""
+    from smodice_cli.parallel import cores
     from smodice_cli.stages import build_dataset as stage
 
     if common.steps is not None:
@@ -86,7 +85,8 @@ def build_dataset(
         absorbing=absorbing,
     )
     out = common.out or Path("runs") / (config.env or "unnamed") / "dataset.h5"
-    report(stage.build_dataset(out, config, common.seed, common.options()), f"smodice train-disc --data {out}")
+    result = stage.build_dataset(out, config, common.seed, common.options(default_threads=cores()))
+    report(result, f"smodice train-disc --data {out}")
 
 
 @command(
@@ -185,7 +185,7 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Also film the first episode, as .gif or .mp4.")
     ] = None,
 ) -> None:
-    """Score the policy in the simulator; writes [bold]eval.json[/]."""
+    """Score the policy in the simulator; writes [bold]eval.json[/] (x.eval.json for x.safetensors)."""
     from smodice_cli import artifacts
     from smodice_cli.parallel import cores
     from smodice_cli.stages import evaluate as stage
@@ -194,8 +194,8 @@ def evaluate(
     if common.steps is not None:
         raise UsageError("eval has no gradient steps; use --episodes")
     if video:
-        films.check(video)
-    out = common.out or policy.parent / "eval.json"
+        films.check(video, common.force)
+    out = common.out or stage.scores_path(policy)
     config = common.build("eval", episodes=episodes, stochastic=stochastic)
     result = stage.evaluate(policy, out, config, common.seed, common.options(default_threads=cores()))
     if result.status == "would run":
@@ -277,11 +277,10 @@ def run(
         for name, own in settings.items()
         if own.get("value", {}).get("f") == "auto" and METHODS[own["policy"]["algo"]].needs == "value"
     ]
-    if undecided and not dry_run:
+    if undecided:
         from smodice_cli.stages import select_f
 
-        asking = config.merge(usual, {"value": {"f": "auto"}})
-        found = select_f.resolve(folder, asking, numbers[0], options)["value"]["f"]
+        found = select_f.decide(folder, usual, numbers[0], options)
         settings |= {name: config.merge(settings[name], {"value": {"f": found}}) for name in undecided}
     chains = pipeline.chains(folder, settings, numbers, config.build("disc", usual.get("disc", {})))
     if dry_run:
@@ -295,7 +294,7 @@ def run(
     if len(chains) == 1:
         pipeline.run_chain(chains[0], options, eval_workers=cores())
     else:
-        pipeline.run_chains(chains, options, jobs or cores())
+        pipeline.run_chains(chains, options, jobs or cores(), debug=debug)
     show_summary(pipeline.summarise(folder, list(settings), numbers))
 
 
@@ -383,15 +382,15 @@ from smodice_cli import commands_look, commands_tools  # noqa: E402, F401
 
 
 @app.command("run-seed", hidden=True)
-def run_seed() -> None:
+def run_seed(debug: Debug = False) -> None:
     """One seed of `run` in a process of its own: told on stdin what to do, reports events on stderr."""
     from smodice_cli.stages import pipeline
 
-    def work() -> None:
+    def work(debug: bool) -> None:  # which guard reads
         console.mode = "events"
         pipeline.follow_order(sys.stdin)
 
-    guard(work, {}, set())
+    guard(work, {"debug": debug}, set())
 
 
 @app.callback(invoke_without_command=True)

@@ -284,6 +284,12 @@ class Artifact:
         return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
 
 
+def linked(path: Path, link: Link) -> Path:
+    """Where an input or output of the artifact at `path` lies: links start from where that file really is."""
+    place = os.path.normpath(path.resolve().parent / link.path)
+    return Path(place if path.is_absolute() else os.path.relpath(place))
+
+
 def load(path: Path, kind: str) -> Artifact:
     """Open an artifact of the given kind and verify every byte of it against its digest."""
     header, arrays = _read(path)
@@ -302,7 +308,7 @@ def follow(artifact: Artifact, name: str, kind: str) -> Artifact:
     links = {**artifact.header.inputs, **artifact.header.outputs}
     if name not in links:
         raise InputError(f"{artifact.path} does not name a {name}")
-    place = Path(os.path.normpath(artifact.path.parent / links[name].path))
+    place = linked(artifact.path, links[name])
     if not place.exists():
         raise InputError(
             f"{artifact.path.name} was made from {place}, which is not there",
@@ -326,7 +332,7 @@ def read_header(path: Path) -> Header:
 def staleness(path: Path, header: Header) -> str:
     """Which input of an artifact, or of its inputs, is no longer the one it was made from; '' if all still are."""
     for name, link in header.inputs.items():
-        place = Path(os.path.normpath(path.parent / link.path))
+        place = linked(path, link)
         if not place.exists():
             return f"its {name} is missing"
         try:

@@ -56,14 +56,15 @@ Source = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even if the artifact is there.", rich_help_panel="Running")]
 Resume = Annotated[
-    bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint of this run.", rich_help_panel="Running")
+    bool, typer.Option("--resume/--no-resume", help="Training: go on from its checkpoint.", rich_help_panel="Running")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would run and why; write nothing.", rich_help_panel="Running")
 ]
-Device = Annotated[str, typer.Option(help="torch device, e.g. cpu or cuda.", rich_help_panel="Running")]
+Device = Annotated[str, typer.Option(help="Training: torch device, e.g. cpu or cuda.", rich_help_panel="Running")]
 CheckpointEvery = Annotated[
-    float, typer.Option(min=0.0, metavar="SECONDS", help="Time between checkpoints.", rich_help_panel="Running")
+    float,
+    typer.Option(min=0.0, metavar="SECONDS", help="Training: time between checkpoints.", rich_help_panel="Running"),
 ]
 
 
@@ -81,7 +82,7 @@ class Common:
         int | None,
         typer.Option(
             min=1,
-            help="Training: torch threads (default 1). eval: processes (default: all).",
+            help="Training: torch threads (default 1). Simulation: processes (default: all).",
             rich_help_panel="Running",
         ),
     ] = None
@@ -181,8 +182,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
 
 
 def this_command() -> str:
-    """The command line that goes on where this one stopped."""
-    return shlex.join(["smodice", *(argument for argument in sys.argv[1:] if argument != "--no-resume")])
+    """The command line that goes on where this one stopped; `run --force` would begin its finished stages again."""
+    again = ("--no-resume", "--force") if sys.argv[1:2] == ["run"] else ("--no-resume",)
+    return shlex.join(["smodice", *(argument for argument in sys.argv[1:] if argument not in again)])
 
 
 def report(result: Any, next_step: str = "") -> None:

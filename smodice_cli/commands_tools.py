@@ -40,7 +40,7 @@ def train_expert(
 
     from smodice_cli import artifacts
     from smodice_cli.envs import registry
-    from smodice_cli.errors import ForeignFileError
+    from smodice_cli.errors import ForeignFileError, Interrupted, SmodiceError
     from smodice_cli.sources import train_expert as trainer
 
     registry.spec(env)
@@ -51,16 +51,25 @@ def train_expert(
         raise InputError(f"{start} does not exist")
     chosen = trainer.parse_settings(hidden, set or [])
     waiting = f"{out} is being made by another process: waiting"
-    with artifacts.locked(out, lambda _: console.note(waiting)), console.progress(f"train-expert {env}", steps) as bar:
-        evaluation = trainer.train_expert(
-            env,
-            out,
-            steps=steps,
-            seed=seed,
-            start=start,
-            settings=chosen,
-            progress=lambda step, figures: bar.update(step, **figures),
-        )
+    try:
+        with (
+            artifacts.locked(out, lambda _: console.note(waiting)),
+            console.progress(f"train-expert {env}", steps) as bar,
+        ):
+            evaluation = trainer.train_expert(
+                env,
+                out,
+                steps=steps,
+                seed=seed,
+                start=start,
+                settings=chosen,
+                progress=lambda step, figures: bar.update(step, **figures),
+            )
+    except KeyboardInterrupt as error:
+        best = f"the best policy so far is {out}: go on from it with --from {out} --force" if out.exists() else ""
+        stopped = SmodiceError("interrupted", best)
+        stopped.exit_code = Interrupted.exit_code
+        raise stopped from error
     figures = asdict(evaluation)
     line = f"[bold]done[/]  {escape(str(out))}  return {evaluation.mean:.0f} ± {evaluation.std:.0f}"
     console.result({"path": str(out), "evaluation": figures}, [f"{line} over {evaluation.episodes} episodes"])

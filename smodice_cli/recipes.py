@@ -56,6 +56,7 @@ def read_variants(path: Path) -> dict[str, Settings]:
         for section in sections if isinstance(sections, dict) else [name]:
             if section not in BY_ALGORITHM or not isinstance(sections, dict):
                 raise ConfigError(f"{path}: a variant changes {', '.join(BY_ALGORITHM)}, not '{section}'")
+        refuse_unread(sections.get("policy", {}), ["smodice"])
     return found
 
 
@@ -96,6 +97,9 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
     if any("algo" in settings.get("policy", {}) for settings in (shared, chosen)):
         raise ConfigError("policy.algo: the algorithms of a run stand at the top of the recipe, or after --algo")
     refuse_unread(chosen.get("policy", {}), algos)
+    for own in chosen.values():
+        if idle := [key for key, value in own.items() if isinstance(value, dict) and key not in algos]:
+            raise ConfigError(f"--set has settings of {idle[0]}, which does not run", f"it runs {', '.join(algos)}")
     settings = for_algorithm(algo, shared, chosen)
     for section in SECTIONS:
         build(section, settings.get(section, {}))

@@ -155,10 +155,12 @@ def _no_terminal_width() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_simulation_process() -> Iterator[None]:
     """Few data are made sooner without further processes; that their number does not matter has a test of its own."""
-    from smodice_cli.stages import build_dataset
+    from smodice_cli import parallel
+    from smodice_cli.stages import pipeline
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_dataset, "cores", lambda: 1)
+        for module in (parallel, pipeline):
+            patch.setattr(module, "cores", lambda: 1)
         yield
 
 

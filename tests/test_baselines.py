@@ -353,6 +353,15 @@ def test_a_setting_that_the_algorithm_does_not_read_is_refused(finished_run: Pat
     assert rows["policy.tau"]["meaning"].endswith("td3bc, oril, sail, rce only")
 
 
+def test_settings_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
+    recipe = "pipelines/comparison/pointmass-4direction.toml"
+    idle = ("--set", "policy.td3bc.steps=5", "--dry-run")
+    assert "settings of td3bc, which does not run" in refuse(4, "run", recipe, "--algo", "bc", *idle)
+    (tmp_path / "v.toml").write_text("[slow.policy]\ntau = 0.5\n")
+    variants = ("--algo", "smodice", "--variants", tmp_path / "v.toml", "--dry-run")
+    assert "policy.tau is not read by smodice" in refuse(4, "run", recipe, *variants)
+
+
 def test_what_other_algorithms_read_does_not_run_a_policy_again() -> None:
     key = config.as_dict(config.build("policy", {}))
     assert config.as_dict(PolicyConfig(tau=0.5, prior=3.0)) == key

@@ -117,7 +117,19 @@ def test_flow_residual_is_zero_for_an_occupancy_and_large_for_nonsense(run: Path
     occupancy = (1 - gamma) * gamma**chain
     occupancy[5] = gamma**5  # the last state leads to itself
     assert flow_residual(dataset, occupancy, gamma) == pytest.approx(0, abs=1e-12)
-    assert flow_residual(dataset, occupancy[::-1].copy(), gamma) > 0.1
+    assert flow_residual(dataset, occupancy[::-1].copy(), gamma) > 1
+
+
+def test_flow_residual_tells_weights_apart_on_slow_motion(finished_run: Path) -> None:
+    """s' is nearly s in robot data, so that all weights flow on nearly alike: what flows in is the yardstick."""
+    dataset = Dataset.of(artifacts.load(finished_run / "dataset.h5", "dataset"))
+    t = dataset.time_of_row()
+    discounted = flow_residual(dataset, 0.99**t, 0.99)
+    late = flow_residual(dataset, np.where(t > 60, 1.0, 0.0), 0.99)
+    single = flow_residual(dataset, np.eye(dataset.rows)[40], 0.99)
+    assert discounted < 0.05
+    assert late > 5 * discounted
+    assert single > 1
 
 
 def test_verdict_is_green_on_even_weights_and_red_on_five_rows(run: Path) -> None:

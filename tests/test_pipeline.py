@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ENV, Start, digest, listing, refuse, smodice, succeed, wait_for
+from conftest import ENV, SMALL, Start, digest, listing, refuse, smodice, succeed, wait_for
 from test_cache import TINY, write_recipe
 
 from smodice_cli import artifacts
+from smodice_cli.algos.acting import NumpyPolicy
 
 NETWORKS = ("disc.safetensors", "value.safetensors", "policy.safetensors", "policy.snapshots.safetensors")
 ARTIFACTS = (*NETWORKS, "weights.h5", "eval.json")
@@ -162,6 +163,42 @@ def test_the_curve_over_training_ends_with_the_policy_itself(run: Path) -> None:
     for name, tensor in final.items():
         np.testing.assert_array_equal(kept[name][-1], tensor)
     assert not np.array_equal(kept["mean.weight"][0], kept["mean.weight"][-1])
+
+
+def test_a_policy_is_its_own_mode_where_nothing_taught_it_a_spread(run: Path) -> None:
+    """Squared error says nothing of the spread: sampling from such a policy must not be noise."""
+    small = ("--steps", "300", "--set", "hidden=8", "--set", "batch=32")
+    succeed("train-policy", "--value", run / "value.safetensors", *small)
+    policy = NumpyPolicy(artifacts.load(run / "policy.safetensors", "policy").arrays)
+    states = artifacts.load(run / "dataset.h5", "dataset").arrays["observations"][:50]
+    rng = np.random.default_rng(0)
+    for state in states:
+        np.testing.assert_allclose(policy.act(state, rng), policy.act(state, None), atol=0.05)
+
+
+def test_the_average_owes_nothing_to_the_untrained_weights(run: Path) -> None:
+    small = ("--set", "hidden=8", "--set", "batch=32", "--set", "snapshots=0")
+    command = ("train-policy", "--value", run / "value.safetensors", "--out", run / "x.safetensors", *small, "--force")
+    policies = {}
+    for average in ("0.999", "0"):
+        succeed(*command, "--steps", "1", "--set", f"average={average}")
+        policies[average] = artifacts.load(run / "x.safetensors", "policy").arrays
+    for name, tensor in policies["0"].items():
+        np.testing.assert_allclose(policies["0.999"][name], tensor, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
+    """Links between artifacts start from where the files really are."""
+    (tmp_path / "far/away").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to(tmp_path / "far/away")
+    disc = tmp_path / "runs/disc.safetensors"
+    few = ("--steps", "20", *SMALL)
+    succeed("train-disc", "--data", run / "dataset.h5", "--out", disc, *few)
+    succeed("train-value", "--disc", disc, *few)
+    states = {row["state"] for row in succeed("status", tmp_path / "runs", "--json").json["artifacts"]}
+    assert states == {"ok"}
+    provenance = succeed("inspect", tmp_path / "runs/weights.h5", "--json").json["provenance"]
+    assert {entry["state"] for entry in provenance} == {"ok"}
 
 
 def test_the_policy_stops_when_the_held_out_loss_no_longer_falls(run: Path) -> None:

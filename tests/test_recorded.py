@@ -49,11 +49,12 @@ def slow_reading(columns: dict[str, np.ndarray], horizon: int) -> list[list[Row]
             "timeout": timeout,
         }
         current.append(row)
-        if not (terminal or timeout or i == rows - 1):
+        limit = "timeouts" not in columns and len(current) == horizon  # marked as a terminal, or not at all
+        if not (terminal or timeout or limit or i == rows - 1):
             continue
         last = current[-1]
-        if "timeouts" not in columns and terminal and len(current) == horizon:
-            last["terminal"], last["timeout"] = False, True  # terminals are set at the time limit too
+        if limit:
+            last["terminal"], last["timeout"] = False, True
         if not last["terminal"]:
             last["timeout"] = True
         for here, there in pairwise(current):
@@ -149,6 +150,16 @@ def test_an_expert_file_needs_only_observations(
     else:
         assert found is not None
         assert found.states().tolist() == states.tolist()
+
+
+def test_episodes_without_any_mark_end_at_the_time_limit(tmp_path: Path) -> None:
+    """HalfCheetah never ends: a log of it that names no timeouts still holds no step from one episode to the next."""
+    states = np.arange(12.0)[:, None] + 100 * (np.arange(12) // 4)[:, None]
+    columns = {"observations": states, "actions": np.zeros((12, 1)), "terminals": np.zeros(12, bool)}
+    found = read(write(tmp_path / "x.hdf5", columns), horizon=4)
+    assert found is not None
+    assert np.diff(found.offsets).tolist() == [3, 3, 3]
+    assert (found.next_observations - found.observations == 1).all()
 
 
 def test_a_state_that_ends_the_task_is_counted_once(tmp_path: Path) -> None:

@@ -113,6 +113,37 @@ def test_its_commands_would_make_the_same_artifacts(runs: Path) -> None:
         assert outcome["status"] == "cached", (line, outcome)
 
 
+def test_a_score_of_another_policy_is_left_out(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "b", tmp_path / "b")
+    seed = tmp_path / "b/seed0"
+    few = ("--steps", "50", *SMALL)
+    succeed("train-policy", "--algo", "bc", "--data", tmp_path / "b/dataset.h5", "--out", seed / "bc.safetensors", *few)
+    succeed("eval", "--policy", seed / "bc.safetensors", "--episodes", "2", "--threads", "1")
+    assert (seed / "bc.eval.json").exists()
+    before, after = (report.collect([folder / "b"])[0].seeds[0].score for folder in (runs, tmp_path))
+    assert before == after
+    shutil.copy(seed / "bc.eval.json", seed / "eval.json")
+    outcome = succeed("report", tmp_path / "b", "--html", tmp_path / "r.html", "--json")
+    assert "eval.json was made from another policy than policy.safetensors beside it: left out" in outcome.stderr
+    assert outcome.json["runs"][0]["score"] is None
+    succeed("train-value", "--disc", seed / "disc.safetensors", "--f", "kl", *few)
+    assert set(report.collect([tmp_path / "b"])[0].seeds[0].headers) == {"disc", "value", "weights"}
+
+
+def test_a_shared_discriminator_counts_for_everyone_who_used_it(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "b", tmp_path / "b")
+    few = ("--steps", "20", *SMALL, "--set", "lr=1e-3")  # the default of the others, but not of oril
+    place = tmp_path / "b/seed0/oril/policy.safetensors"
+    succeed("train-policy", "--algo", "oril", "--disc", tmp_path / "b/seed0/disc.safetensors", "--out", place, *few)
+    run = next(run for run in report.collect([tmp_path / "b"]) if run.own == "oril")
+    parts = [artifacts.read_header(path) for path in (place, tmp_path / "b/seed0/disc.safetensors")]
+    assert report.result(run)["seconds"] == pytest.approx(sum(part.seconds for part in parts))
+    lines = report.commands(run)
+    assert [shlex.split(line)[1] for line in lines] == ["build-dataset", "train-disc", "train-policy"]
+    for line in lines:
+        assert succeed(*shlex.split(line)[1:], "--dry-run", "--json").json["status"] == "cached", line
+
+
 def test_the_page_stands_alone_and_is_small(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     succeed("report", runs / "a", runs / "b", "--html", page)

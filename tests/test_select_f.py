@@ -13,6 +13,7 @@ from conftest import ENV, EXPERT, OFFLINE, refuse, succeed
 
 from smodice_cli import artifacts
 from smodice_cli.data import Dataset
+from smodice_cli.errors import DivergedError
 from smodice_cli.stages import select_f
 from smodice_cli.stages.runner import Job
 
@@ -62,7 +63,8 @@ def test_the_judge_prefers_weights_that_pick_a_deterministic_controller(run: Pat
     judge = select_f.Judge(dataset, config, Job("x", "x", run / "x", config, 0))
     expert, random = np.where(rows, 1.0, 0.0), np.where(rows, 0.0, 1.0)
     assert judge(expert) < 0.5 < 1.5 < judge(random)
-    assert judge(np.zeros(dataset.rows)) == float("inf")
+    with pytest.raises(DivergedError, match="none to judge on"):
+        judge(np.zeros(dataset.rows))
     assert not (judge.seen & judge.unseen).any()
     assert (judge.seen | judge.unseen).all()
     # its loss is the weighted mean of squared errors over the unseen rows
@@ -106,12 +108,11 @@ def test_auto_is_resolved_once_for_a_run(recipe: Path, tmp_path: Path, monkeypat
     chosen = config.merge(recipes.read_recipe(recipe), config.parse_assignments([*SMALL_SETTINGS, "value.f=auto"]))
     monkeypatch.setattr(select_f, "LENGTHS", (1.0,))
     monkeypatch.setattr(select_f.SelectConfig, "__init__", _brief(select_f.SelectConfig.__init__))
-    settings = select_f.resolve(tmp_path / "out", chosen, 0, Options())
-    payload = artifacts.read_payload(tmp_path / "out/seed0/select-f.json")
-    assert settings["value"]["f"] == payload["recommended"]
-    plain = config.merge(chosen, {"value": {"f": "kl"}})
-    assert select_f.resolve(tmp_path / "other", plain, 0, Options()) == plain
-    assert not (tmp_path / "other").exists()
+    assert select_f.decide(tmp_path / "out", chosen, 0, Options(dry_run=True)) == "auto"
+    assert not (tmp_path / "out").exists()
+    found = select_f.decide(tmp_path / "out", chosen, 0, Options())
+    assert found == artifacts.read_payload(tmp_path / "out/seed0/select-f.json")["recommended"]
+    assert select_f.decide(tmp_path / "out", chosen, 0, Options(dry_run=True)) == found
     small = ("--set", "hidden=16", "--set", "batch=32", "--steps", "20", "--json")
     disc = tmp_path / "out/seed0/disc.safetensors"
     result = succeed("train-value", "--disc", disc, "--f", "auto", *small).json

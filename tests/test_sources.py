@@ -612,6 +612,13 @@ def test_expert_return_is_that_of_the_best_source_of_the_imitators_body(
     assert expert_return(offline, demonstrated) == expected
 
 
+def test_no_two_sources_have_one_name() -> None:
+    texts = ["file:a/log.hdf5", "file:b/log.hdf5", "sim:hopper-random#10", "sim:hopper-random#10", "file:other.npz"]
+    found = specs.labels([specs.parse(text) for text in texts])
+    expected = ["file:a/log.hdf5", "file:b/log.hdf5", "sim:hopper-random#10 (1)", "sim:hopper-random#10 (2)"]
+    assert found == [*expected, "file:other.npz"]
+
+
 def test_header_holds_the_return_of_the_offline_experts(tmp_path: Path) -> None:
     good, bad = write_d4rl(tmp_path / "good.hdf5", scale=5), write_d4rl(tmp_path / "bad.hdf5", scale=-1)
     arguments = ("--offline", f"file:{good}", "--offline", f"file:{bad}", "--expert", f"file:{good}#traj=2")

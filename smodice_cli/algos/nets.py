@@ -138,6 +138,12 @@ class TanhGaussianPolicy(nn.Module):
     def _heads(self, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return _ReluNetwork.apply(self.normaliser(states), *self.weights, weight, bias)
 
+    @torch.no_grad()
+    def narrow(self) -> None:
+        """The least spread for every state: that of a policy whose loss has nothing to say about it."""
+        self.log_std.weight.zero_()
+        self.log_std.bias.fill_(LOG_STD_CLIP[0])
+
     def mode(self, states: Tensor) -> Tensor:
         """tanh(mean): the deterministic action in [-1, 1]."""
         return torch.tanh(self.centre(states))

@@ -91,7 +91,8 @@ def solve_normaliser(f: str, residual: Tensor, q: Tensor, alpha: float, cap: flo
     E[xi] falls from cap to 0 as nu grows, so the root is bracketed by where the largest weight is 1 and where even the
     smallest residual has weight 1.
     """
-    y = residual / alpha
+    counts = q > 0
+    y, q = residual[counts] / alpha, q[counts]
     low, high = float(y.min()), float(y.max())
     parts = list(zip(y.split(BLOCK), q.split(BLOCK), strict=True))
     for _ in range(60):

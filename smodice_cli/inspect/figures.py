@@ -15,7 +15,7 @@ from smodice_cli.inspect.others import sample_rows
 from smodice_cli.inspect.subject import Subject
 from smodice_cli.inspect.terminal import percent
 from smodice_cli.inspect.theme import LIGHT, Panel, Theme, band, heat_map, legend, png_bytes, render, style
-from smodice_cli.inspect.views import ALIKE, Wish, on_rows_alike, usable
+from smodice_cli.inspect.views import ALIKE, Wish, usable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
     if subject.dataset:
         seen = weights.plane(subject.dataset, wish.dims)
         cells = weights.state_map(subject.dataset, w, seen)
-        alike = on_rows_alike(subject, w)
+        alike = weights.on_rows_alike(w, np.asarray(subject.artifact.arrays["t"]), subject.artifact.header.config)
         maps = {"as cloned": w} if alike is None else {"as cloned": w, f"{ALIKE}, as in the paper": alike}
         found += [density_panel(cells), weight_map_panel(subject.dataset, seen, maps), along_panel(view["along"])]
     found.append(logit_panel(w, np.asarray(subject.artifact.arrays["reward"])))

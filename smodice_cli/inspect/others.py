@@ -150,10 +150,12 @@ def shared_histogram(groups: dict[str, np.ndarray], bins: int = HISTOGRAM_BINS) 
 
 def value_view(subject: Subject) -> dict[str, Any]:
     """V from the start to the end of the trajectories, by label; the loss curves are in `curves`."""
+    if subject.artifact.header.config.get("estimator") == "returns":
+        return {"without_value": "there is no V: the weights are those of trajectory returns (value.estimator)"}
     try:
         arrays = artifacts.follow(subject.artifact, "weights", "weights").arrays
     except SmodiceError as error:
-        return {"without_weights": error.message}
+        return {"without_value": f"without its weights: {error.message}"}
     v, t = np.asarray(arrays["v"], np.float64), np.asarray(arrays["t"])
     chosen = weights.chosen_rows(subject.dataset) if subject.dataset else None
     groups = {chosen.name: chosen.rows, "the rest": ~chosen.rows} if chosen else {"all rows": np.ones(len(v), bool)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,19 +91,19 @@ def provenance(artifact: Artifact) -> list[dict[str, Any]]:
     """The chain of inputs, nearest first, each with whether it is still the one this artifact was made from."""
     chain: list[dict[str, Any]] = []
     seen: set[str] = set()
-    waiting = [(artifact.path.parent, name, link) for name, link in artifact.header.inputs.items()]
+    waiting = [(artifact.path, name, link) for name, link in artifact.header.inputs.items()]
     while waiting:
-        folder, name, link = waiting.pop(0)
+        path, name, link = waiting.pop(0)
         if link.digest in seen:
             continue
         seen.add(link.digest)
-        place = Path(os.path.normpath(folder / link.path))
+        place = artifacts.linked(path, link)
         entry = {"input": name, "path": str(place), "digest": link.digest, "state": "missing"}
         if place.exists():
             try:
                 header = artifacts.read_header(place)
                 entry["state"] = "ok" if header.digest == link.digest else "changed since"
-                waiting += [(place.parent, deeper, link) for deeper, link in header.inputs.items()]
+                waiting += [(place, deeper, link) for deeper, link in header.inputs.items()]
             except SmodiceError:
                 entry["state"] = "a file, not an artifact"
         chain.append(entry)

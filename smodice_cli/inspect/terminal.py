@@ -356,7 +356,7 @@ def _shares(title: str, histogram: dict[str, Any]) -> list[str]:
 
 def _value(view: dict[str, Any]) -> list[Block]:
     if "value" not in view:
-        return [[f"[yellow]without its weights[/]: {escape(view.get('without_weights', ''))}"]]
+        return [[f"[yellow]{escape(view['without_value'])}[/]"]]
     rows = [[name, *(f"{v:.4g}" for v in entry["fifths"])] for name, entry in view["value"].items()]
     columns = ["mean V", "first fifth", "second", "third", "fourth", "last fifth"]
     return [Table("V along the trajectories", columns, rows)]

@@ -99,9 +99,11 @@ def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
     recorded = ("raw_mean", "held_out_objective", "flow_residual")
     health |= {name: metrics[name] for name in recorded if name in metrics}
     w = usable(arrays["w"])
+    config = artifact.header.config
+    alike = weights.on_rows_alike(w, np.asarray(arrays["t"]), config) if w.any() else None
     if dataset and w.any() and not health["non_finite"]:
-        health["flow_residual"] = flow_residual(dataset, w, artifact.header.config.get("gamma", 0.99))
-    found = findings(health, artifact.header.config.get("terminal", ""))
+        health["flow_residual"] = flow_residual(dataset, w if alike is None else alike, config.get("gamma", 0.99))
+    found = findings(health, config.get("terminal", ""))
     view: dict[str, Any] = {
         "health": health,
         "verdict": {"level": verdict(found), "findings": [finding._asdict() for finding in found]},
@@ -119,7 +121,7 @@ def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
         ordered = weights.trajectories(w, dataset)
         view["trajectories"] = {"count": len(ordered), "top": ordered[: wish.top], "bottom": ordered[-wish.top :]}
         view["along"] = profiles(subject, w, chosen)
-        if (alike := on_rows_alike(subject, w)) is not None:
+        if alike is not None:
             first = next(iter(view["along"]))
             rows = chosen.rows if chosen else None
             view["along"][f"{first}, {ALIKE}"] = weights.profile(alike, np.asarray(arrays["t"]), rows)
@@ -145,14 +147,6 @@ def profiles(subject: Subject, w: np.ndarray, chosen: weights.Chosen | None) -> 
     if chosen is None:
         return {"all rows": weights.profile(w, t)}
     return {chosen.name: weights.profile(w, t, chosen.rows), "the rest": weights.profile(w, t, ~chosen.rows)}
-
-
-def on_rows_alike(subject: Subject, w: np.ndarray) -> np.ndarray | None:
-    """The weights as the paper draws them, where ours are against discounted data (D10)."""
-    config = subject.artifact.header.config
-    if config.get("estimator") != "dual" or config.get("sampling") != "discounted":
-        return None
-    return weights.occupancy(w, np.asarray(subject.artifact.arrays["t"]), config["n_step"], config["gamma"])
 
 
 def comparison(subject: Subject, other: Path) -> dict[str, Any]:

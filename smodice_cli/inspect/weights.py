@@ -5,6 +5,7 @@ Labels (sources, success) serve these views only; no stage of training reads the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +202,13 @@ def profile(w: np.ndarray, t: np.ndarray, rows: np.ndarray | None = None, bins: 
             for name, value in zip(found, ((start + stop - 1) / 2, part.mean(), low, high), strict=True):
                 found[name].append(float(value))
     return found
+
+
+def on_rows_alike(w: np.ndarray, t: np.ndarray, config: Mapping[str, Any]) -> np.ndarray | None:
+    """The weights as the paper draws them, where those of train-value's settings are against discounted data (D10)."""
+    if config.get("estimator") != "dual" or config.get("sampling") != "discounted":
+        return None
+    return occupancy(w, t, config["n_step"], config["gamma"])
 
 
 def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:

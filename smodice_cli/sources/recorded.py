@@ -167,9 +167,9 @@ def _from_columns(file: Any, origin: str, horizon: int, states_only: bool) -> It
     rows = _check_columns(file, origin)
     terminals, timeouts = (_flags(file, name, rows) for name in ("terminals", "timeouts"))
     timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
+    if "timeouts" not in file and "actions" in file:
+        _mark_time_limits(terminals, timeouts, horizon, origin)
     offsets = _offsets(terminals | timeouts)
-    if "timeouts" not in file:
-        _mark_time_limits(terminals, timeouts, offsets, horizon, origin)
     known_next = "next_observations" in file
     first = 0
     while first < len(offsets) - 1:
@@ -217,12 +217,14 @@ def _offsets(ends: np.ndarray) -> np.ndarray:
     return offsets if offsets[-1] == len(ends) else np.append(offsets, len(ends))
 
 
-def _mark_time_limits(
-    terminals: np.ndarray, timeouts: np.ndarray, offsets: np.ndarray, horizon: int, origin: str
-) -> None:
-    """Files without `timeouts` often set `terminals` at the time limit too: an episode of full length ends by time."""
-    full = offsets[1:][np.diff(offsets) == horizon] - 1
-    full = full[terminals[full]]
+def _mark_time_limits(terminals: np.ndarray, timeouts: np.ndarray, horizon: int, origin: str) -> None:
+    """In a log of actions without `timeouts`, a row that is the last the environment allows ends its episode by time.
+
+    Such files set `terminals` there, or nothing.
+    """
+    offsets = _offsets(terminals)
+    since = np.arange(len(terminals)) - np.repeat(offsets[:-1], np.diff(offsets))
+    full = np.flatnonzero(since % horizon == horizon - 1)
     if len(full):
         terminals[full], timeouts[full] = False, True
         console.note(

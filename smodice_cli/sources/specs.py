@@ -13,7 +13,7 @@ file:log.hdf5#200                   recorded data (D4RL's or Minari's layout, .n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,6 +51,13 @@ class Spec:
     def origin(self) -> str:
         """What the rows come from, whichever of them are selected."""
         return f"{self.scheme}:{self.name}"
+
+
+def labels(found: Sequence[Spec]) -> list[str]:
+    """What several sources are called, no two alike: more of the text where labels are, a number where that is."""
+    short = [spec.label for spec in found]
+    whole = [spec.text if short.count(spec.label) > 1 else spec.label for spec in found]
+    return [f"{name} ({whole[: i + 1].count(name)})" if whole.count(name) > 1 else name for i, name in enumerate(whole)]
 
 
 def parse(text: str) -> Spec:

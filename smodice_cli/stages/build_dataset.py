@@ -16,7 +16,6 @@ from smodice_cli.console import console
 from smodice_cli.data import Spool, check, check_zeros, parse_dims
 from smodice_cli.envs import registry
 from smodice_cli.errors import InputError, UsageError
-from smodice_cli.parallel import cores
 from smodice_cli.sources import recorded, specs
 from smodice_cli.stages.runner import Job, Options, Result, run
 
@@ -82,7 +81,7 @@ def _work(job: Job, began: float) -> Header:
             "expert_states": len(expert),
             "expert_dims": dims,
             "expert_return": expert_return(described, demonstrated),
-            "sources": [entry["label"] for entry in described],
+            "sources": specs.labels([specs.parse(text) for text in job.config.offline]),
             "offline": described,
         }
         header = job.header(metrics=metrics, notes=notes, seconds=time.monotonic() - began)
@@ -96,7 +95,7 @@ def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[s
     returns: list[float] = []
     seed = job.seed + 1000 * index  # two sources of one kind must not repeat each other
     with console.progress(f"{STAGE} {spec.label}", wanted or 0) as bar:
-        for block in specs.episodes(spec, job.config.env, seed, cores()):
+        for block in specs.episodes(spec, job.config.env, seed, job.options.threads):
             widths = {name: getattr(block, name).shape[1] for name in ("observations", "next_observations", "actions")}
             _check_widths(spec, env, **widths)
             check(block, spec.text, rows)
@@ -162,7 +161,7 @@ def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], lis
     for index, text in enumerate(config.expert):
         spec = specs.parse(text)
         seed = job.seed + 1000 * (index + 500)  # the expert's episodes are not the offline ones
-        found = specs.expert_states(spec, config.env, seed, cores(), actions=config.expert_actions)
+        found = specs.expert_states(spec, config.env, seed, job.options.threads, actions=config.expert_actions)
         states = found.states
         if not len(states):
             raise InputError(f"expert source '{text}' holds no states")

@@ -228,7 +228,7 @@ def values(value: ValueFunction, dataset: Dataset) -> tuple[np.ndarray, np.ndarr
 
 
 def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray) -> np.ndarray:
-    """xi of every segment (Eq. 15), on the whole data set."""
+    """xi of every segment (Eq. 15), on the whole data set; 0 for those that are never sampled."""
     config, found = problem.config, problem.segments
     residual = v_next[found.last]
     before = np.append(v, residual[len(v) :])
@@ -242,4 +242,6 @@ def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray) -> np.ndarray:
         nu = solve_normaliser(config.f, y, q, problem.alpha, problem.cap)
     elif config.f == "kl" and math.isinf(problem.cap):
         nu = float(torch.logsumexp(y / problem.alpha + q.log(), 0))  # the softmax of Eq. 21, over rows as they count
-    return importance_weights(config.f, y, problem.alpha, problem.cap, nu).numpy()
+    xi = importance_weights(config.f, y, problem.alpha, problem.cap, nu).numpy()
+    xi[problem.probability == 0] = 0  # V was not taught there
+    return xi

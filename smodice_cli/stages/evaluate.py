@@ -25,6 +25,11 @@ BOOTSTRAP = 2000  # resamples for the interval of the mean
 Task = tuple[str, bool, bool, int, int, Path, str, int | None]
 
 
+def scores_path(policy: Path) -> Path:
+    """Where the scores of a policy lie: policy.safetensors -> eval.json, x.safetensors -> x.eval.json."""
+    return policy.with_name("eval.json" if policy.stem == "policy" else f"{policy.stem}.eval.json")
+
+
 def evaluate(policy: Path, out: Path, config: EvalConfig, seed: int, options: Options) -> Result:
     """Score a policy artifact in the environment it was trained for."""
     inputs = {"policy": artifacts.load(policy, "policy")}

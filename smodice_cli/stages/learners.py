@@ -92,7 +92,9 @@ def cloning(
             info |= {"entropy": entropy.detach(), "temperature": log_temperature.detach().exp()}
         descend(loss, optimisers.values())
         if config.average:
-            average(flat_average, optimisers["policy"].flat, config.average)
+            # With Adam's correction of the start: the untrained weights have no part in it.
+            fresh = (1 - config.average) / (1 - config.average ** (step + 1))
+            average(flat_average, optimisers["policy"].flat, 1 - fresh)
         return info
 
     kept = averaged if config.average else policy

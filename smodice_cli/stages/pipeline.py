@@ -7,7 +7,6 @@ another algorithm, or a variant of smodice, has its files in seed0/<method>/, bu
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from smodice_cli.config import Settings, build
 from smodice_cli.console import console
 from smodice_cli.errors import InputError, Interrupted, SmodiceError
 from smodice_cli.methods import METHODS
+from smodice_cli.parallel import cores
 from smodice_cli.stages.runner import Options, Result
 
 STAGES = ("disc", "value", "policy", "eval")
@@ -36,7 +36,8 @@ class Chain:
     method: str
     seed: int
     settings: Settings
-    shares_disc: bool = True  # the discriminator is the one that smodice would train
+    shares_disc: bool = True  # the discriminator is the one that smodice would train ...
+    first: bool = True  # ... and no method before this one has trained it
 
     @property
     def name(self) -> str:
@@ -65,18 +66,21 @@ def chains(folder: Path, settings: dict[str, Settings], seeds: list[int], usual_
 
     Seeds vary first: by the time another method asks for a seed's discriminator, it is there.
     """
-    return [
-        Chain(folder, method, seed, own, build("disc", own.get("disc", {})) == usual_disc)
-        for method, own in settings.items()
-        for seed in seeds
-    ]
+    found: list[Chain] = []
+    trained = False
+    for method, own in settings.items():
+        shares = build("disc", own.get("disc", {})) == usual_disc
+        found += [Chain(folder, method, seed, own, shares, not (shares and trained)) for seed in seeds]
+        trained |= shares and "disc" in METHODS[own["policy"]["algo"]].stages
+    return found
 
 
 def build_data(folder: Path, settings: Settings, seed: int, options: Options) -> Result:
     """The dataset that all seeds share."""
     from smodice_cli.stages.build_dataset import build_dataset
 
-    return build_dataset(folder / "dataset.h5", build("dataset", settings.get("dataset", {})), seed, options)
+    config = build("dataset", settings.get("dataset", {}))
+    return build_dataset(folder / "dataset.h5", config, seed, replace(options, threads=cores()))
 
 
 def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_input: bool = False) -> list[Result]:
@@ -93,9 +97,10 @@ def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_inpu
     data, disc, seed = chain.folder / "dataset.h5", chain.disc, chain.seed
     value, policy, scores = (chain.home / name for name in ("value.safetensors", "policy.safetensors", "eval.json"))
     method = METHODS[chain.algo]
+    for_disc = replace(options, force=options.force and chain.first)
     start = {"data": data, "disc": disc, "value": value}[method.needs]
     every: dict[str, tuple[Path, Callable[[], Result]]] = {
-        "disc": (disc, lambda: train_disc(data, disc, configs["disc"], seed, options)),
+        "disc": (disc, lambda: train_disc(data, disc, configs["disc"], seed, for_disc)),
         "value": (value, lambda: train_value(disc, value, configs["value"], seed, options)),
         "policy": (policy, lambda: train_policy({method.needs: start}, policy, configs["policy"], seed, options)),
         "eval": (
@@ -117,7 +122,7 @@ def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_inpu
     return results
 
 
-def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
+def run_chains(chains: list[Chain], options: Options, jobs: int, *, debug: bool = False) -> None:
     """Several methods and seeds, each a process of its own with one thread, at most `jobs` at a time."""
     waiting = list(chains)
     failures: list[tuple[str, int, dict[str, Any]]] = []
@@ -132,7 +137,7 @@ def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
                     return
                 chain = waiting.pop(0)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "smodice_cli", "run-seed"],
+                    [sys.executable, "-m", "smodice_cli", "run-seed", *(["--debug"] if debug else [])],
                     stdin=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -141,7 +146,7 @@ def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
                 running.append(process)
             assert process.stdin is not None
             assert process.stderr is not None
-            order = {"chain": asdict(chain), "options": options.__dict__}
+            order = {"chain": asdict(chain), "options": asdict(options)}
             process.stdin.write(json.dumps(order, default=str))
             process.stdin.close()
             last_error: dict[str, Any] = {}
@@ -182,11 +187,13 @@ def run_chains(chains: list[Chain], options: Options, jobs: int) -> None:
 
 
 def _event(line: str) -> dict[str, Any]:
+    """What a worker's line says; one that is no event is a library's warning, or a traceback."""
+    other = {"kind": "warning", "text": line.rstrip()}
     try:
         event = json.loads(line)
-        return event if isinstance(event, dict) and "kind" in event else {"kind": "note", "text": line.rstrip()}
     except ValueError:
-        return {"kind": "note", "text": line.rstrip()}
+        return other
+    return event if isinstance(event, dict) and "kind" in event else other
 
 
 class _Board:
@@ -246,9 +253,7 @@ def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
 def training_seconds(path: Path) -> float:
     """How long a policy took with all that it was trained from, the dataset aside."""
     header = artifacts.read_header(path)
-    before = [
-        Path(os.path.normpath(path.parent / link.path)) for name, link in header.inputs.items() if name != "dataset"
-    ]
+    before = [artifacts.linked(path, link) for name, link in header.inputs.items() if name != "dataset"]
     return header.seconds + sum(training_seconds(place) for place in before if place.exists())
 
 
@@ -262,7 +267,7 @@ def status(folder: Path) -> list[dict[str, Any]]:
         hidden = path.name.startswith(".")
         if hidden and path.name.endswith(".ckpt"):
             rows.append(row | {"kind": "checkpoint", "state": _checkpoint(path)})
-        elif not hidden and (path.suffix in (".h5", ".safetensors") or path.name == "eval.json"):
+        elif not hidden and path.suffix in (".h5", ".safetensors", ".json") and path.name != "summary.json":
             rows.append(row | _artifact(path))
     if not rows:
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smodice_cli import __version__
+from smodice_cli import __version__, artifacts
 from smodice_cli.artifacts import Header
 from smodice_cli.config import SECTIONS
 from smodice_cli.console import console
@@ -22,6 +21,7 @@ from smodice_cli.inspect.terminal import percent
 from smodice_cli.inspect.theme import Panel, Theme, band, legend, style
 from smodice_cli.methods import METHODS
 from smodice_cli.stages import paper
+from smodice_cli.stages.pipeline import training_seconds
 from smodice_cli.stages.runs import Run, Seed, collect
 
 SHOWN_PANELS = ("histogram", "lorenz", "density", "weight-map", "along")
@@ -43,7 +43,10 @@ def result(run: Run) -> dict[str, Any]:
     scores = [score for seed in run.seeds if (score := seed.score)]
     normalized = np.array([score["normalized"] for score in scores])
     healthy = [seed.headers["weights"].metrics for seed in run.seeds if "weights" in seed.headers]
-    seconds = [sum(h.seconds for k, h in seed.headers.items() if k != "weights") for seed in run.seeds]
+    trained = [
+        next((s.places[kind] for kind in ("policy", "value", "disc") if kind in s.places), None) for s in run.seeds
+    ]
+    seconds = [training_seconds(path) for path in trained if path]
     text, number = paper.score(run.env, run.problem, run.algo)
     found: dict[str, Any] = {
         "run": run.name,
@@ -56,7 +59,7 @@ def result(run: Run) -> dict[str, Any]:
         "paper": number,
         "paper_says": text,
         "effective_share": float(np.mean([h["effective_share"] for h in healthy])) if healthy else None,
-        "seconds": float(np.mean(seconds)),
+        "seconds": float(np.mean(seconds)) if seconds else 0.0,
     }
     success = [score["success_rate"] for score in scores if "success_rate" in score]
     if success:
@@ -99,20 +102,25 @@ def commands(run: Run) -> list[str]:
         lines.append(shlex.join([*words, *_seed_flag(run.dataset), "--out", str(run.dataset_path)]))
     before = {"disc": "data", "value": "disc", "policy": METHODS[run.algo].needs, "eval": "policy"}
     for seed in run.seeds:
+        places, headers = _with_shared_disc(seed)
         for kind, needed in before.items():
-            if kind not in seed.headers:
+            if kind not in headers:
                 continue
             stage = kind if kind == "eval" else f"train-{kind}"
-            given = run.dataset_path or "dataset.h5" if needed == "data" else _input_place(seed, kind, needed)
-            words = ["smodice", stage, f"--{needed}", str(given), *_seed_flag(seed.headers[kind])]
-            lines.append(shlex.join([*words, *_changed(kind, seed.headers[kind]), "--out", str(seed.places[kind])]))
+            given = run.dataset_path if needed == "data" else places.get(needed)
+            words = ["smodice", stage, f"--{needed}", str(given or f"{needed}.safetensors"), *_seed_flag(headers[kind])]
+            lines.append(shlex.join([*words, *_changed(kind, headers[kind]), "--out", str(places[kind])]))
     return lines
 
 
-def _input_place(seed: Seed, kind: str, needed: str) -> Path:
-    """Where an artifact's input lies: where its header says, else beside it."""
-    link = seed.headers[kind].inputs.get(needed)
-    return Path(os.path.normpath(seed.folder / (link.path if link else f"{needed}.safetensors")))
+def _with_shared_disc(seed: Seed) -> tuple[dict[str, Path], dict[str, Header]]:
+    """The chain's places and headers, also of a discriminator that lies elsewhere."""
+    for kind, header in seed.headers.items():
+        if "disc" not in seed.headers and "disc" in header.inputs:
+            place = artifacts.linked(seed.places[kind], header.inputs["disc"])
+            if place.exists():
+                return seed.places | {"disc": place}, seed.headers | {"disc": artifacts.read_header(place)}
+    return seed.places, seed.headers
 
 
 def _seed_flag(header: Header) -> list[str]:
@@ -120,8 +128,9 @@ def _seed_flag(header: Header) -> list[str]:
 
 
 def _changed(section: str, header: Header) -> list[str]:
-    """Settings that are not this version's defaults."""
+    """Settings that are not this version's defaults, for the algorithm among them."""
     defaults = {field.name: field.default for field in fields(SECTIONS[section])}
+    defaults |= METHODS[header.config.get("algo", "smodice")].settings.get(section, {})
     words: list[str] = []
     for name, value in header.config.items():
         if name in defaults and value != defaults[name]:

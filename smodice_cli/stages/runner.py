@@ -18,8 +18,8 @@ from smodice_cli.console import console
 from smodice_cli.errors import ForeignFileError, InputError, UsageError
 
 # A stage that comes to compute something else from the same settings gets a new number, so that what it made before is
-# not taken for what it would make now.
-REVISIONS = {"train-value": 2}
+# not taken for what it would make now; select-f, which trains V, along with train-value.
+REVISIONS = {"train-value": 3, "train-policy": 2, "select-f": 2}
 
 
 @dataclass(frozen=True)

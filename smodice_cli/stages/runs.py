@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,8 +119,10 @@ def _seed_folders(folder: Path) -> list[Path]:
 def _seed(folder: Path) -> Seed | None:
     names = {kind: f"{kind}.safetensors" for kind in ("disc", "value", "policy")}
     names |= {"weights": "weights.h5", "eval": "eval.json"}
-    places, headers = {}, {}
-    for kind in KINDS:
+    places: dict[str, Path] = {}
+    headers: dict[str, Header] = {}
+    strange: set[str] = set()
+    for kind in KINDS:  # each after its inputs
         path = folder / names[kind]
         if not path.is_file():
             continue
@@ -130,7 +131,14 @@ def _seed(folder: Path) -> Seed | None:
         except SmodiceError as error:
             console.warn(f"{error.message}: left out")
             continue
-        if header.kind == kind:
+        if header.kind != kind:
+            continue
+        other = [n for n, link in header.inputs.items() if n in headers and headers[n].digest != link.digest]
+        if other:
+            console.warn(f"{path} was made from another {other[0]} than {places[other[0]].name} beside it: left out")
+        if other or strange & set(header.inputs):
+            strange.add(kind)
+        else:
             places[kind], headers[kind] = path, header
     return Seed(folder, places, headers) if headers else None
 
@@ -140,7 +148,7 @@ def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
         for kind, header in seed.headers.items():
             if "dataset" not in header.inputs:
                 continue
-            path = Path(os.path.normpath(seed.places[kind].parent / header.inputs["dataset"].path))
+            path = artifacts.linked(seed.places[kind], header.inputs["dataset"])
             try:
                 dataset = artifacts.read_header(path)
             except SmodiceError:

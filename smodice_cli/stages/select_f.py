@@ -54,6 +54,7 @@ class SelectConfig:
     value: dict[str, Any] = field(default_factory=dict)  # the recipe's other settings of train-value
     hidden: int = 256
     batch: int = 256
+    lr: float = PolicyConfig().lr
 
 
 def parse_candidates(text: str) -> tuple[str, ...]:
@@ -73,16 +74,18 @@ def select_f(disc: Path, out: Path, config: SelectConfig, seed: int, options: Op
     """Compare the candidates on the discriminator's dataset; writes a JSON of the evidence."""
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
+    output.check(out.with_suffix(".png"), ".png", options.force)
     return run(Job(STAGE, "selection", out, config, seed, inputs, options), _work)
 
 
 def for_recipe(folder: Path, settings: Settings, seed: int, options: Options, **brief: Any) -> Result:
     """Make the data and the discriminator of a recipe, as `run` would, and compare the candidates on them."""
-    data = pipeline.build_data(folder, settings, 0, options)
+    unforced = replace(options, force=False)
+    data = pipeline.build_data(folder, settings, 0, unforced)
     disc = folder / f"seed{seed}" / "disc.safetensors"
     if data.status == "would run":
         return Result(place(disc), None, "would run", "its input is made first")
-    trained = train_disc.train_disc(data.path, disc, build("disc", settings.get("disc", {})), seed, options)
+    trained = train_disc.train_disc(data.path, disc, build("disc", settings.get("disc", {})), seed, unforced)
     if trained.status == "would run":
         return Result(place(disc), None, "would run", "its input is made first")
     value = build("value", merge(settings, {"value": {"f": CANDIDATES[0]}})["value"])
@@ -110,16 +113,14 @@ def choose(disc: Path, config: ValueConfig, seed: int, options: Options) -> Any:
     return None if result.status == "would run" else artifacts.read_payload(result.path)["recommended"]
 
 
-def resolve(folder: Path, settings: Settings, seed: int, options: Options) -> Settings:
-    """Settings whose f is a name: `auto` is decided once, on the first seed, for all of a run's seeds."""
-    if settings.get("value", {}).get("f") != "auto":
-        return settings
+def decide(folder: Path, settings: Settings, seed: int, options: Options) -> str:
+    """What `f = auto` stands for in a run, decided on its first seed for all; still `auto` in a dry run before that."""
     result = for_recipe(folder, settings, seed, options)
     if result.status == "would run":
-        return settings
+        return "auto"
     found = artifacts.read_payload(result.path)["recommended"]
     console.note(f"value.f = auto: {found} (see {result.path})")
-    return merge(settings, {"value": {"f": found}})
+    return found
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
@@ -150,13 +151,12 @@ def candidate(f: str, disc: Path, job: Job, judge: Judge) -> dict[str, Any]:
         out = job.out.parent / STAGE / f"{f}-{steps}.safetensors"
         settings = build("value", {**config.value, "f": f, "steps": steps})
         try:
-            result = train_value.train_value(disc, out, settings, job.seed, replace(job.options, force=False))
+            train_value.train_value(disc, out, settings, job.seed, replace(job.options, force=False))
+            weights = artifacts.load(train_value.weights_path(out), "weights")
+            loss = judge(np.asarray(weights.arrays["w"], np.float64))
         except DivergedError as error:
             return {"points": points, "diverged": error.message}
-        assert result.header is not None
-        weights = artifacts.load(train_value.weights_path(out), "weights")
-        w = np.asarray(weights.arrays["w"], np.float64)
-        points.append({"steps": steps, "relative_loss": judge(w), **_health(weights.header, out)})
+        points.append({"steps": steps, "relative_loss": loss, **_health(weights.header, out)})
     relative = [point["relative_loss"] for point in points]
     last = points[-1]
     return {
@@ -201,13 +201,13 @@ class Judge:
     def __call__(self, w: np.ndarray) -> float:
         """Below 1: the weights make the regression easier, so the loss falls."""
         if not (w * self.seen).any() or not (w * self.unseen).any():
-            return float("inf")
+            raise DivergedError("its weights leave no row to learn from, or none to judge on")
         return self.loss(self.clone(w), w) / max(self.baseline, 1e-12)
 
     def clone(self, w: np.ndarray) -> TanhGaussianPolicy:
         """The common start, trained on under the weights."""
         policy = copy.deepcopy(self.start)
-        optimiser = Adam(policy.parameters(), PolicyConfig().lr)
+        optimiser = Adam(policy.parameters(), self.config.lr)
         sample = row_sampler(w * self.seen, self.generator)
         for _ in range(self.config.policy_steps):
             rows = sample(self.config.batch)
@@ -253,7 +253,7 @@ def recommend(found: dict[str, dict[str, Any]]) -> tuple[str, str]:
 def line(f: str, entry: dict[str, Any]) -> str:
     """One candidate in one line."""
     if "diverged" in entry:
-        return f"{f}: diverged"
+        return f"{f}: diverged ({entry['diverged']})"
     losses = ", ".join(f"{point['relative_loss']:.3f}" for point in entry["points"])
     return f"{f}: policy loss {entry['direction']} ({losses}), weights {entry['level']}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -161,8 +160,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _file_link(path: Path, folder: Path) -> Link:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
-    return Link(os.path.relpath(path.resolve(), folder.resolve()), digest)
+    return Link(os.path.relpath(path.resolve(), folder.resolve()), artifacts.file_digest(path))
 
 
 def _refuse_foreign_picture(path: Path, options: Options) -> None:

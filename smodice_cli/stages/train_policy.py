@@ -88,7 +88,10 @@ def _work(job: Job, began: float) -> Header:
     config: PolicyConfig = job.config
     dataset = Dataset.of(job.inputs["dataset"])
     generator, device = prepare(job)
-    parts = (job, dataset, new_policy(dataset, config.hidden, generator).to(device), generator, device)
+    policy = new_policy(dataset, config.hidden, generator).to(device)
+    if config.loss == "mse":
+        policy.narrow()
+    parts = (job, dataset, policy, generator, device)
     learner = td3.LEARNERS[config.algo](*parts).learner() if config.algo in td3.LEARNERS else cloning(*parts)
     snapshots = Snapshots(learner.kept, config.snapshots, config.steps)
 

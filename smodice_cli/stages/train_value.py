@@ -12,11 +12,12 @@ from smodice_cli import artifacts
 from smodice_cli.algos.nets import ValueFunction
 from smodice_cli.algos.segments import return_weights, row_weights
 from smodice_cli.artifacts import Header, Link
-from smodice_cli.config import ValueConfig
+from smodice_cli.config import ValueConfig, as_dict
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError, DivergedError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
+from smodice_cli.inspect.weights import on_rows_alike
 from smodice_cli.stages import train_disc
 from smodice_cli.stages.dual import Learner, build, pose, ratios, values
 from smodice_cli.stages.runner import Job, Options, Result, run
@@ -36,6 +37,10 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
             "a discriminator of states with actions gives an end state, where nobody acts, no reward",
             "train-value --algo demodice, or --set terminal=zero with the dual",
         )
+    if 0 < config.cap <= 1:
+        raise ConfigError(f"value.cap must be above 1 (the mean ratio is one), or 0 for none, got {config.cap}")
+    if config.patience and not config.holdout:
+        raise ConfigError("value.patience needs value.holdout: it stops on the objective of trajectories held out")
     if config.f == "auto":
         from smodice_cli.stages import select_f  # which itself trains V
 
@@ -59,8 +64,7 @@ def _work(job: Job, began: float) -> Header:
     reward = train_disc.row_rewards(disc, dataset, inputs).cpu().numpy()
     ends = dataset["next_observations"][dataset.offsets[1:] - 1]
     end_reward = train_disc.rewards(disc, ends).cpu().numpy() if inputs == "state" else np.zeros(len(ends))
-    value = build(dataset, config, generator)
-    value.to(device)
+    value = build(dataset, config, generator).to(device)
     if config.estimator == "dual":
         problem = pose(dataset, reward, end_reward, config)
         figures = _train(job, Learner(problem, value, generator, device))
@@ -71,6 +75,7 @@ def _work(job: Job, began: float) -> Header:
         w = row_weights(xi[: dataset.rows], dataset.offsets, config.n_step, config.gamma)
     else:
         figures = {}
+        value.scale.zero_()  # there is no V: it is 0 everywhere
         v, v_next = values(value, dataset)
         w = return_weights(reward, end_reward, dataset.offsets, config.gamma, config.alpha)
     return _write(job, dataset, value, {"reward": reward, "v": v, "v_next": v_next, "w": w}, figures, began)
@@ -116,7 +121,8 @@ def _write(
         "source": dataset.source_of_row(),
     }
     metrics = weight_health(w, columns["source"], dataset.sources) | figures
-    metrics["flow_residual"] = flow_residual(dataset, w, gamma)
+    alike = on_rows_alike(w, columns["t"], as_dict(job.config))
+    metrics["flow_residual"] = flow_residual(dataset, w if alike is None else alike, gamma)
     unusual = {name: job.inputs["disc"].header.config.get(name) for name in ("inputs", "loss")}
     if any(unusual.values()):
         metrics["disc"] = {name: found for name, found in unusual.items() if found}  # train-policy asks

@@ -14,23 +14,24 @@ from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.config import EvalConfig
 from smodice_cli.console import Progress, console
 from smodice_cli.envs import registry, rendering
-from smodice_cli.errors import UsageError
+from smodice_cli.errors import ForeignFileError, UsageError
 
 FRAMES_PER_SECOND = 25
 FORMATS = (".gif", ".mp4")
 
 
-def check(path: Path) -> None:
-    """Refuse, before anything runs, a video that cannot be written."""
+def check(path: Path, force: bool = False) -> None:
+    """Refuse, before anything runs, a video that cannot be written, or would replace a file."""
     if path.suffix not in FORMATS:
         raise UsageError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
     if path.suffix == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UsageError("writing MP4 needs imageio-ffmpeg", "pip install 'smodice[video]', or write a .gif")
+    if path.exists() and not force:
+        raise ForeignFileError(f"{path} exists", "choose another name, or overwrite it with --force")
 
 
 def record(policy: Path, path: Path, config: EvalConfig, seed: int) -> None:
     """Film the first of the episodes that `eval` scores with the same settings and seed."""
-    check(path)
     artifact = artifacts.load(policy, "policy")
     metrics = artifact.header.metrics
     env = registry.make(metrics["env"], render_mode="rgb_array")

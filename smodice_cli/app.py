@@ -3,6 +3,7 @@
 Each command imports what it needs when it runs, so that `smodice --help` answers at once.
 """
 
+import shlex
 import signal
 import sys
 import typing
@@ -50,7 +51,9 @@ from smodice_cli.errors import UsageError
 )
 def build_dataset(
     common: Common,
-    env: Annotated[str | None, typer.Option(help="Environment of the imitator; `smodice envs` lists them.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Environment: as `smodice envs` lists, gym:ID, or data (no simulator).")
+    ] = None,
     offline: Annotated[
         list[str] | None,
         typer.Option(metavar="SOURCE", help="Offline data: sim:NAME#N, d4rl:ID, minari:ID or file:PATH#N. Repeatable."),
@@ -84,9 +87,9 @@ def build_dataset(
         expert_dims=expert_dims,
         absorbing=absorbing,
     )
-    out = common.out or Path("runs") / (config.env or "unnamed") / "dataset.h5"
+    out = common.out or Path("runs") / (config.env.removeprefix("gym:") or "unnamed") / "dataset.h5"
     result = stage.build_dataset(out, config, common.seed, common.options(default_threads=cores()))
-    report(result, f"smodice train-disc --data {out}")
+    report(result, shlex.join(["smodice", "train-disc", "--data", str(out)]))
 
 
 @command(
@@ -107,8 +110,8 @@ def train_disc(
     out = common.out or data.parent / "disc.safetensors"
     config = common.build("disc", algo=algo)
     result = stage.train_disc(data, out, config, common.seed, common.options())
-    own = f" --algo {algo}" if algo else ""
-    report(result, f"smodice {'train-policy' if algo in ('oril', 'sail') else 'train-value'} --disc {out}{own}")
+    following = "train-policy" if algo in ("oril", "sail") else "train-value"
+    report(result, shlex.join(["smodice", following, "--disc", str(out), *(["--algo", algo] if algo else [])]))
 
 
 @command(
@@ -131,8 +134,9 @@ def train_value(
     out = common.out or disc.parent / "value.safetensors"
     config = common.build("value", algo=algo, f=f, gamma=gamma, alpha=alpha)
     result = stage.train_value(disc, out, config, common.seed, common.options())
-    own = f" --algo {algo}" if algo else ""
-    report(result, f"smodice inspect {stage.weights_path(out)} ; smodice train-policy --value {out}{own}")
+    look = shlex.join(["smodice", "inspect", str(stage.weights_path(out))])
+    following = ["smodice", "train-policy", "--value", str(out), *(["--algo", algo] if algo else [])]
+    report(result, f"{look} ; {shlex.join(following)}")
 
 
 @command(
@@ -164,7 +168,7 @@ def train_policy(
     given = {"value": value, "disc": disc, "data": data}
     out = common.out or stage.starting_point(config.algo, given).parent / "policy.safetensors"
     result = stage.train_policy(given, out, config, common.seed, common.options())
-    report(result, f"smodice eval --policy {out}")
+    report(result, shlex.join(["smodice", "eval", "--policy", str(out)]))
 
 
 @command(
@@ -295,7 +299,11 @@ def run(
         pipeline.run_chain(chains[0], options, eval_workers=cores())
     else:
         pipeline.run_chains(chains, options, jobs or cores(), debug=debug)
-    show_summary(pipeline.summarise(folder, list(settings), numbers))
+    if pipeline.has_simulator(usual):
+        show_summary(pipeline.summarise(folder, list(settings), numbers))
+    else:
+        policies = [str(chain.home / "policy.safetensors") for chain in chains]
+        console.result({"folder": str(folder), "policies": policies}, [f"policy: {escape(path)}" for path in policies])
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -363,10 +363,9 @@ def read_any(path: Path) -> Artifact:
 
 def peek(path: Path) -> Artifact | None:
     """What lies at an output path: None if nothing; a file that is no artifact is refused, not overwritten."""
+    refuse_folder(path)
     if not path.exists():
         return None
-    if path.is_dir():
-        raise ForeignFileError(f"{path} is a folder", "--out names a file")
     try:
         header, arrays = _read(path)
     except InputError as error:
@@ -375,6 +374,12 @@ def peek(path: Path) -> Artifact | None:
             "choose another --out, move that file away, or overwrite it with --force",
         ) from error
     return Artifact(path, header, arrays)
+
+
+def refuse_folder(path: Path) -> None:
+    """An output is a file."""
+    if path.is_dir():
+        raise ForeignFileError(f"{path} is a folder", "--out names a file")
 
 
 def is_whole(artifact: Artifact) -> bool:

@@ -14,6 +14,7 @@ import typer
 
 from smodice_cli.console import console, escape
 from smodice_cli.errors import InputError, Interrupted, SmodiceError, UsageError
+from smodice_cli.methods import METHODS
 
 app = typer.Typer(
     name="smodice",
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
 MAX_SEED = 2**32 - 1  # what every generator takes
+MAX_THREADS = 256  # torch takes any number, and crashes
 
 
 def examples(*lines: str) -> str:
@@ -82,6 +84,7 @@ class Common:
         int | None,
         typer.Option(
             min=1,
+            max=MAX_THREADS,
             help="Training: torch threads (default 1). Simulation: processes (default: all).",
             rich_help_panel="Running",
         ),
@@ -121,6 +124,9 @@ class Common:
         named = recipe.get(recipes.RUN, {}).get("algo", [])
         algo = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
         recipes.check_algorithms(algo, "--algo")
+        if section in ("disc", "value") and section not in METHODS[algo].stages:
+            raise UsageError(f"{algo} has no train-{section}: it starts from --{METHODS[algo].needs}")
+        recipes.refuse_idle(chosen, [algo])
         if section == "policy":
             config.refuse_unread(chosen[section], [algo])
         merged = recipes.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
@@ -176,6 +182,8 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this", "fewer units, a smaller batch or less data", InputError.exit_code
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", "", InputError.exit_code
     return f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback", 1

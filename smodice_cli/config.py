@@ -32,7 +32,7 @@ def setting(default: Any, help: str, *, algos: tuple[str, ...] = (), rare: bool 
 class DatasetConfig:
     """build-dataset: which states and transitions."""
 
-    env: str = setting("", "environment the policy is for; `smodice envs` lists them")
+    env: str = setting("", "environment the policy is for: one that `smodice envs` lists, gym:ID or data")
     offline: tuple[str, ...] = setting((), "offline sources, e.g. sim:pointmass-4direction#50000")
     expert: tuple[str, ...] = setting((), "expert sources: states only, actions are not read")
     expert_dims: str = setting("", "state dimensions that expert and imitator share, e.g. 0:2 or 0,1,5")
@@ -53,9 +53,9 @@ class DiscConfig:
         "cross-entropy", "Eq. 9, or the difference of means under the gradient penalty (sail)", rare=True
     )
     steps: int = setting(4000, "gradient steps", gt=0)
-    batch: int = setting(256, "expert states and offline states per step", gt=0)
+    batch: int = setting(256, "expert states and offline states per step", gt=0, le=1 << 20)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
-    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0, le=1 << 14)
     gradient_penalty: float = setting(10.0, "weight of (|grad logit| - 1)^2 on mixed states; 0 is the paper", ge=0)
     prior: float = setting(
         0.0, "share of expert-like states in the offline data for the nnPU loss; 0 is Eq. 9", ge=0, lt=1
@@ -85,12 +85,12 @@ class ValueConfig:
         "bootstrap", "segments that end at a time limit: go on from V of their end state, or leave them out of the loss"
     )
     steps: int = setting(3000, "gradient steps", gt=0)
-    batch: int = setting(256, "segments per step", gt=0)
-    initial_batch: int = setting(32, "initial states per step; the paper uses as many as transitions", gt=0)
+    batch: int = setting(256, "segments per step", gt=0, le=1 << 20)
+    initial_batch: int = setting(32, "initial states per step; the paper uses as many as transitions", gt=0, le=1 << 20)
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
     schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps")
     weight_decay: float = setting(0.0, "L2 penalty on V's weights and the normaliser", ge=0)
-    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0, le=1 << 14)
     scale: float = setting(10.0, "V = scale x network", gt=0)
     holdout: float = setting(0.1, "share of the trajectories kept out of training to watch the objective", ge=0, lt=1)
     patience: int = setting(0, "checks without a better held-out objective before stopping; 0 never stops", ge=0)
@@ -108,7 +108,7 @@ class PolicyConfig:
         "weights", "draw rows from d* (in proportion to the weights), or uniformly and weight the loss", algos=WEIGHTED
     )
     steps: int = setting(30_000, "gradient steps", gt=0)
-    batch: int = setting(256, "transitions per step", gt=0)
+    batch: int = setting(256, "transitions per step", gt=0, le=1 << 20)
     lr: float = setting(1e-3, "Adam's learning rate; the TD3 algorithms have the paper's 3e-4", gt=0)
     schedule: Literal["constant", "cosine"] = setting("cosine", "learning rate over the steps", algos=CLONING)
     average: float = setting(
@@ -129,7 +129,7 @@ class PolicyConfig:
     patience: int = setting(
         0, "checks without a lower held-out loss before stopping; 0 never stops", algos=TRAJECTORIES, rare=True, ge=0
     )
-    hidden: int = setting(256, "units in each of the two hidden layers", gt=0)
+    hidden: int = setting(256, "units in each of the two hidden layers", gt=0, le=1 << 14)
     snapshots: int = setting(10, "policies kept over the training, for eval's return curve", ge=0)
     entropy: bool = setting(
         False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", algos=CLONING
@@ -211,7 +211,7 @@ def refuse_unread(policy: Mapping[str, Any], algos: Sequence[str]) -> None:
 
 def preset(name: str) -> Settings:
     """A named set of settings; the empty name is our defaults."""
-    if name and (not isinstance(name, str) or name not in PRESETS):
+    if not isinstance(name, str) or (name and name not in PRESETS):
         raise ConfigError(f"unknown preset '{name}'", nearest(str(name), list(PRESETS)))
     return PRESETS[name] if name else {}
 
@@ -246,7 +246,9 @@ def parse_assignments(assignments: Sequence[str], section: str | None = None) ->
         if algo and (algo not in METHODS or where not in BY_ALGORITHM):
             raise ConfigError(f"--set {text}: unknown algorithm '{algo}'", nearest(algo, list(METHODS)))
         target = settings.setdefault(where, {})
-        (target.setdefault(algo, {}) if algo else target)[key] = _toml_value(value.strip())
+        (target.setdefault(algo, {}) if algo else target)[key] = found = _toml_value(value.strip())
+        if isinstance(found, dict):
+            raise ConfigError(f"--set {text}: expected a single value, not a table")
     return settings
 
 

@@ -122,9 +122,13 @@ class Console:
     def _rich(self, stderr: bool) -> Any:
         from rich.console import Console as Rich
 
+        class Shown(Rich):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # rich would end the process as if it had failed
+
         shown = sys.stderr if stderr else sys.stdout
         wide = None if shown.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-        return Rich(stderr=stderr, width=wide)
+        return Shown(stderr=stderr, width=wide)
 
 
 class _Silent:

@@ -39,10 +39,10 @@ def read_recipe(path: Path, source: str = "") -> Settings:
     if source and source not in choices:
         hint = nearest(source, list(choices)) if choices else "leave --source out"
         raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
-    for name in BY_ALGORITHM:
-        for own in (key for key, value in raw.get(name, {}).items() if isinstance(value, dict)):
-            if own not in METHODS:
-                raise ConfigError(f"{path}: unknown algorithm in [{name}.{own}]", nearest(own, list(METHODS)))
+    for name, section in raw.items():
+        for own, values in section.items():
+            if isinstance(values, dict):
+                _check_own(f"{path}: [{name}.{own}]", name, own, values)
     refuse_unread(raw.get("policy", {}), algos)
     return merge(base, raw, {"dataset": choices[source]} if source else {}, {RUN: {"algo": algos}})
 
@@ -56,8 +56,17 @@ def read_variants(path: Path) -> dict[str, Settings]:
         for section in sections if isinstance(sections, dict) else [name]:
             if section not in BY_ALGORITHM or not isinstance(sections, dict):
                 raise ConfigError(f"{path}: a variant changes {', '.join(BY_ALGORITHM)}, not '{section}'")
-        refuse_unread(sections.get("policy", {}), ["smodice"])
+            build(section, sections[section])
     return found
+
+
+def _check_own(where: str, section: str, algo: str, values: dict[str, Any]) -> None:
+    """Refuse a section of one algorithm that is none, or holds what it does not read, whether or not it runs."""
+    if section not in BY_ALGORITHM:
+        raise ConfigError(f"{where}: expected a single value, not a table")
+    if algo not in METHODS:
+        raise ConfigError(f"{where}: unknown algorithm", nearest(algo, list(METHODS)))
+    build(section, {**values, "algo": algo} if section == "policy" else values)
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -97,9 +106,7 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
     if any("algo" in settings.get("policy", {}) for settings in (shared, chosen)):
         raise ConfigError("policy.algo: the algorithms of a run stand at the top of the recipe, or after --algo")
     refuse_unread(chosen.get("policy", {}), algos)
-    for own in chosen.values():
-        if idle := [key for key, value in own.items() if isinstance(value, dict) and key not in algos]:
-            raise ConfigError(f"--set has settings of {idle[0]}, which does not run", f"it runs {', '.join(algos)}")
+    refuse_idle(chosen, algos)
     settings = for_algorithm(algo, shared, chosen)
     for section in SECTIONS:
         build(section, settings.get(section, {}))
@@ -109,6 +116,13 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
             "give them to it with expert_actions = true in [dataset], or --set dataset.expert_actions=true",
         )
     return settings
+
+
+def refuse_idle(chosen: Settings, algos: Sequence[str]) -> None:
+    """Refuse what was chosen on the command line for an algorithm that does not run."""
+    for section in chosen.values():
+        if idle := [key for key, value in section.items() if isinstance(value, dict) and key not in algos]:
+            raise ConfigError(f"--set has settings of {idle[0]}, which does not run", f"it runs {', '.join(algos)}")
 
 
 def _common(settings: Settings, algo: str) -> Settings:

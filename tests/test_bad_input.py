@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ import pytest
 from conftest import ENV, EXPERT, OFFLINE, SMALL, Start, digest, listing, refuse, smodice, succeed
 
 from smodice_cli import artifacts
+from smodice_cli.errors import InputError
 
 SIM = ("--offline", f"sim:{ENV}#300", "--expert", f"sim:{ENV}#success=10")
 
@@ -80,7 +82,10 @@ def test_a_source_that_means_nothing(tmp_path: Path, offline: str, code: int, wo
         ({"rewards": np.full(60, np.nan)}, "rewards hold NaN or infinite values"),
         ({"observations": np.ones((60, 5))}, f"observations have 5 dimensions, but {ENV} has 4"),
         ({"actions": np.ones((60, 3))}, f"actions have 3 dimensions, but {ENV} has 2"),
-        ({"next_observations": np.ones((60, 3))}, f"next_observations have 3 dimensions, but {ENV} has 4"),
+        ({"next_observations": np.ones((60, 3))}, "'next_observations' and 'observations' differ in their dimensions"),
+        ({"rewards": np.full(60, 1e300)}, "rewards hold NaN or infinite values"),
+        ({"terminals": np.where(np.arange(60) == 7, np.nan, 0.0)}, "'terminals' must be true or false, 1 or 0"),
+        ({"timeouts": np.full(60, 0.3)}, "'timeouts' must be true or false, 1 or 0"),
         ({"actions": np.ones((59, 2))}, "'actions' has 59 rows, 'observations' 60"),
         ({"terminals": np.zeros((60, 2))}, "'terminals' has more than one number a row"),
         ({"observations": np.ones((0, 4))}, "has no rows"),
@@ -134,6 +139,48 @@ def test_an_expert_with_unusable_states(tmp_path: Path) -> None:
     for value, words in ((np.nan, "holds NaN or infinite states"), (0.0, "all zeros")):
         path = write_file(tmp_path / "demo.hdf5", **spoiled("observations", 3, value))
         assert words in build(tmp_path, 3, "--offline", f"sim:{ENV}#300", "--expert", f"file:{path}")
+
+
+def test_an_expert_with_unusable_rewards(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "x.hdf5", rewards=np.full(60, np.nan))
+    said = build(tmp_path, 3, "--offline", f"sim:{ENV}#300", "--expert", f"file:{path}#traj=0")
+    assert "holds NaN or infinite rewards" in said
+
+
+def test_files_that_are_not_ours_or_of_another_kind_stay(run: Path, tmp_path: Path) -> None:
+    few = ("--steps", "20", *SMALL)
+    shutil.copy(run / "dataset.h5", run / "x.weights.h5")
+    (run / "y.log.jsonl").write_text("my notes\n")
+    (run / "folder").mkdir()
+    (run / "film.gif").write_text("mine")
+    before = listing(run)
+    value = ("train-value", "--disc", run / "disc.safetensors", *few, "--out")
+    assert "holds a dataset, not a weights" in refuse(5, *value, run / "x.safetensors")
+    assert "is no log of smodice's" in refuse(5, *value, run / "y.safetensors")
+    assert "is a folder" in refuse(5, *value, run / "folder", "--force")
+    assert "exists" in refuse(5, "eval", "--policy", run / "policy.safetensors", "--video", run / "film.gif")
+    assert {name: size for name, size in listing(run).items() if "lock" not in name} == before
+    assert "where the picture goes" in refuse(2, "tabular", "example", "--out", tmp_path / "x.png")
+
+
+def test_a_policy_that_was_replaced_is_not_scored(run: Path) -> None:
+    from smodice_cli.stages import evaluate
+
+    with pytest.raises(InputError, match="was replaced while it was being evaluated"):
+        evaluate._policy(run / "policy.safetensors", "another", None)
+
+
+def test_an_algorithm_without_the_stage(run: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "x.safetensors", "--steps", "20", *SMALL)
+    assert "bc has no train-disc: it starts from --data" in refuse(
+        2, "train-disc", "--algo", "bc", "--data", run / "dataset.h5", *out
+    )
+    succeed("train-disc", "--algo", "sail", "--data", run / "dataset.h5", *out)
+    assert "sail's critic" in refuse(3, "train-value", "--disc", tmp_path / "x.safetensors")
+    path = write_file(tmp_path / "log.hdf5")
+    data = ("--offline", f"file:{path}", "--expert", f"file:{path}#traj=0", "--out", tmp_path / "d.h5")
+    succeed("build-dataset", "--env", ENV, *data)
+    assert "every one of them is 0" in refuse(3, "train-policy", "--algo", "td3bc", "--data", tmp_path / "d.h5")
 
 
 def test_an_expert_of_another_width_needs_expert_dims(tmp_path: Path) -> None:
@@ -220,6 +267,9 @@ def test_status_and_inspect_of_nothing(tmp_path: Path) -> None:
         (("--set", "steps=true"), "disc.steps = True must be of type int"),
         (("--set", "lrr=1"), "unknown setting 'disc.lrr'"),
         (("--set", "lr"), "expected KEY=VALUE"),
+        (("--set", "lr={a=1}"), "expected a single value, not a table"),
+        (("--set", "hidden=99999999999999999999"), "disc.hidden = 99999999999999999999 is out of range"),
+        (("--set", "disc.sail.lr=1.0"), "settings of sail, which does not run"),
         (("--set", "value.gamma=0.9"), "this stage reads only [disc]"),
         (("--set", "disk.lr=1"), "unknown section 'disk'"),
         (("--preset", "papr"), "unknown preset 'papr'"),
@@ -241,6 +291,8 @@ def test_a_setting_that_is_unknown_or_out_of_range(run: Path, flags: tuple[str, 
         ("train-policy", ("--loss", "huber")),
         ("train-policy", ("--sampling", "all")),
         ("train-policy", ("--entropy", "--loss", "mse")),
+        ("train-value", ("--set", "cap=0.5")),
+        ("train-value", ("--set", "patience=3", "--set", "holdout=0.0")),
     ],
 )
 def test_a_flag_out_of_range(run: Path, stage: str, flags: tuple[str, ...]) -> None:
@@ -261,6 +313,11 @@ def test_a_flag_out_of_range(run: Path, stage: str, flags: tuple[str, ...]) -> N
         ("[eval]\nepisodes = 0", "eval.episodes = 0 is out of range", ""),
         ("value = 3", "'value' must be a section", ""),
         ("preset = 3", "unknown preset '3'", ""),
+        ("preset = []", "unknown preset '[]'", ""),
+        ("[eval]\nepisodes = {a=1}", "expected a single value, not a table", ""),
+        ("[eval.td3bc]\nepisodes = 7", "expected a single value, not a table", ""),
+        ('[policy.td3bc]\nstepz = "many"', "unknown setting 'policy.stepz'", "did you mean steps"),
+        ("[policy.td3cb]\nsteps = 7", "unknown algorithm", "did you mean td3bc"),
         ("[value", "is not valid TOML", ""),
     ],
 )
@@ -285,7 +342,9 @@ def test_seeds_that_are_no_seeds(tmp_path: Path, seeds: str) -> None:
     assert "--seeds" in refuse(2, "run", tmp_path / "r.toml", "--seeds", seeds)
 
 
-@pytest.mark.parametrize("flags", [("--seed", "-1"), ("--steps", "many"), ("--threads", "0"), ("--bogus",)])
+@pytest.mark.parametrize(
+    "flags", [("--seed", "-1"), ("--steps", "many"), ("--threads", "0"), ("--threads", "99999"), ("--bogus",)]
+)
 def test_flags_that_typer_refuses(run: Path, flags: tuple[str, ...]) -> None:
     before = listing(run)
     assert smodice("train-disc", "--data", run / "dataset.h5", "--out", run / "new", *flags).code == 2

@@ -187,6 +187,42 @@ def test_the_average_owes_nothing_to_the_untrained_weights(run: Path) -> None:
         np.testing.assert_allclose(policies["0.999"][name], tensor, rtol=1e-5, atol=1e-7)
 
 
+def test_an_environment_of_gymnasiums(tmp_path: Path) -> None:
+    """Any with vectors of states and actions; its score is the return."""
+    random = "sim:gym:Pendulum-v1-random"
+    data = {"env": "gym:Pendulum-v1", "offline": [f"{random}#400"], "expert": [f"{random}#states=30"]}
+    recipe = write_recipe(tmp_path / "r.toml", TINY | {"dataset": data})
+    summary = succeed("run", recipe, "--out", tmp_path / "run", "--json").json
+    score = summary["per_seed"]["0"]
+    assert score["normalized"] == score["mean_return"] < 0
+    dataset = artifacts.load(tmp_path / "run/dataset.h5", "dataset")
+    assert dataset.arrays["action_high"].tolist() == [2.0]
+    others = ("--offline", f"{random}#10", "--expert", f"{random}#traj=0", "--out", tmp_path / "d.h5")
+    assert "must be vectors of numbers" in refuse(4, "build-dataset", "--env", "gym:CartPole-v1", *others)
+    assert "doesn't exist" in refuse(4, "build-dataset", "--env", "gym:Nothing-v0", *others)
+
+
+def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
+    from test_bad_input import write_file
+
+    actions = np.random.default_rng(0).uniform(3, 9, (60, 2)).astype(np.float32)
+    path = write_file(tmp_path / "log.hdf5", width=7, actions=actions)
+    data = {"env": "data", "offline": [f"file:{path}"], "expert": [f"file:{path}#traj=1"]}
+    recipe = write_recipe(tmp_path / "r.toml", TINY | {"dataset": data})
+    found = succeed("run", recipe, "--out", tmp_path / "run", "--json").json["policies"]
+    assert found == [str(tmp_path / "run/seed0/policy.safetensors")]
+    policy = NumpyPolicy.load(found[0])
+    assert (policy.obs_dim, policy.act_dim) == (7, 2)
+    action = policy.act(np.zeros(7))
+    assert ((action >= actions.min(0)) & (action <= actions.max(0))).all()
+    assert "no simulator" in refuse(4, "eval", "--policy", found[0])
+    assert "cached" in succeed("run", recipe, "--out", tmp_path / "run", "--dry-run").stdout
+    succeed("inspect", tmp_path / "run/seed0/weights.h5")
+    succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")
+    simulated = ("--offline", f"sim:{ENV}#10", "--expert", f"sim:{ENV}#states=2", "--out", tmp_path / "d.h5")
+    assert "is for recordings" in refuse(2, "build-dataset", "--env", "data", *simulated)
+
+
 def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
     """Links between artifacts start from where the files really are."""
     (tmp_path / "far/away").mkdir(parents=True)

@@ -619,6 +619,51 @@ def test_no_two_sources_have_one_name() -> None:
     assert found == [*expected, "file:other.npz"]
 
 
+def test_one_trajectory_of_a_mixed_file_has_its_own_return(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "mixed.hdf5", scale=5)
+    with h5py.File(path, "a") as file:
+        rewards = file["rewards"][:]
+        rewards[: len(rewards) // 2] = 0
+        del file["rewards"]
+        file["rewards"] = rewards
+    out = ("--out", tmp_path / "d.h5", "--json")
+    arguments = ("build-dataset", "--env", HOPPER, "--offline", f"file:{path}", "--expert")
+    found = [succeed(*arguments, f"file:{path}#traj={k}", *out).json["metrics"] for k in (0, 2)]
+    mean = found[0]["offline"][0]["mean_return"]
+    assert found[0]["expert_return"] is None  # no reward: it stands for nothing
+    assert found[1]["expert_return"] > mean
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"episode_1/observations": np.ones((5, 3))}, "episode_1 has 3 dimensions of state and 2 of action"),
+        ({"episode_1/actions/left": np.ones((4, 1))}, "'actions' is not an array with a row for each step"),
+        ({"episode_0/observations": np.float32(3)}, "'observations' is not an array with a row for each step"),
+        ({"episode_0/terminations": np.array([1, 0, 1])}, "'terminations' is set before the last step"),
+        ({"episode_0/terminations": np.array([0, 0, np.nan])}, "'terminations' must be true or false"),
+    ],
+)
+def test_minari_episodes_that_cannot_be_meant(tmp_path: Path, change: dict[str, np.ndarray], words: str) -> None:
+    path = write_minari(tmp_path / "m.hdf5", [3, 4])
+    with h5py.File(path, "a") as file:
+        for name, value in change.items():
+            parts = name.split("/")
+            del file["/".join(parts[:2])]
+            file[name] = value
+    sources = ("--offline", f"file:{path}", "--expert", f"file:{path}", "--out", tmp_path / "d.h5")
+    assert words in refuse(3, "build-dataset", "--env", POINT, *sources)
+
+
+def test_minari_episodes_without_a_step_are_passed_over(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "m.hdf5", [3, 4])
+    with h5py.File(path, "a") as file:
+        for number, states in ((2, 1), (3, 0)):
+            group = file.create_group(f"episode_{number}")
+            group["observations"], group["actions"] = np.ones((states, 4)), np.ones((0, 2))
+    assert concatenate(list(recorded.episodes(path, 200))).episodes == 2
+
+
 def test_header_holds_the_return_of_the_offline_experts(tmp_path: Path) -> None:
     good, bad = write_d4rl(tmp_path / "good.hdf5", scale=5), write_d4rl(tmp_path / "bad.hdf5", scale=-1)
     arguments = ("--offline", f"file:{good}", "--offline", f"file:{bad}", "--expert", f"file:{good}#traj=2")

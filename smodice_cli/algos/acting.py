@@ -53,11 +53,10 @@ class NumpyPolicy:
         self.act_dim = len(t["action_low"])
 
     @classmethod
-    def load(cls, path: Path | str, index: int | None = None) -> NumpyPolicy:
-        """The policy stored in a safetensors file; with an index, that one of a file of stacked snapshots."""
+    def load(cls, path: Path | str) -> NumpyPolicy:
+        """The policy stored in a safetensors file."""
         try:
-            tensors = load_file(path)
-            return cls(tensors if index is None else {name: tensor[index] for name, tensor in tensors.items()})
+            return cls(load_file(path))
         except FileNotFoundError as error:
             raise InputError(f"{path} does not exist") from error
         except SafetensorError as error:

@@ -6,8 +6,11 @@ Importing this module loads neither gymnasium nor mujoco; `make` and `success` d
 from __future__ import annotations
 
 import importlib
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +20,10 @@ from smodice_cli.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
+
+GYM = "gym:"
+DATA = "data"
+UNLIMITED = 1 << 40  # steps of an episode where nothing says how many there can be
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,42 @@ SPECS: dict[str, EnvSpec] = {
 }
 
 
+@cache
 def spec(name: str) -> EnvSpec:
-    """The registered environment of that name."""
-    if name not in SPECS:
-        raise ConfigError(f"unknown environment '{name}'", nearest(name, list(SPECS)))
-    return SPECS[name]
+    """The environment of that name: one of ours, `gym:ID` of Gymnasium's, or `data:17x6`, recordings without any."""
+    if name in SPECS:
+        return SPECS[name]
+    if name.startswith(GYM):
+        return _of_gymnasium(name)
+    if sizes := re.fullmatch(rf"{DATA}:([0-9]+)x([0-9]+)", name):
+        return EnvSpec(name, "", int(sizes[1]), int(sizes[2]), UNLIMITED, 0.0, 100.0, act_limit=math.inf)
+    others = f"{GYM}ID is one of Gymnasium's, {DATA} stands for recordings without a simulator"
+    raise ConfigError(f"unknown environment '{name}'", f"{nearest(name, list(SPECS))} ({others})")
+
+
+def known(name: str) -> bool:
+    """Whether something can be simulated under this name."""
+    return name in SPECS or name.startswith(GYM)
+
+
+def _of_gymnasium(name: str) -> EnvSpec:
+    """Whatever Gymnasium makes of the id, with its own time limit; its score is the return itself."""
+    import gymnasium
+    from gymnasium.spaces import Box
+
+    try:
+        env = gymnasium.make(name.removeprefix(GYM))
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigError(f"{name}: {str(error).splitlines()[0]}") from error
+    observed, acted = env.observation_space, env.action_space
+    horizon = (env.spec.max_episode_steps if env.spec else None) or UNLIMITED
+    env.close()
+    if not isinstance(observed, Box) or not isinstance(acted, Box) or len(observed.shape) != 1 or len(acted.shape) != 1:
+        raise ConfigError(f"{name}: states and actions must be vectors of numbers, not {observed} and {acted}")
+    limit = float(acted.high[0])
+    if not (acted.high == limit).all() or not (acted.low == -limit).all():
+        raise ConfigError(f"{name}: its actions must lie in [-x, x] with one x, not in {acted}")
+    return EnvSpec(name, name, observed.shape[0], acted.shape[0], horizon, 0.0, 100.0, act_limit=limit)
 
 
 def _load(reference: str) -> Any:
@@ -92,6 +130,12 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env:
     from gymnasium.wrappers import TimeLimit
 
     entry = spec(name)
+    if not entry.entry_point:
+        raise ConfigError(f"there is no simulator of {name}: its data are recordings alone")
+    if name.startswith(GYM):
+        import gymnasium
+
+        return gymnasium.make(name.removeprefix(GYM), **kwargs)
     return TimeLimit(_load(entry.entry_point)(**entry.kwargs, **kwargs), entry.horizon)
 
 

@@ -49,9 +49,10 @@ def widths(path: Path, parts: Sequence[str] = ("observation",)) -> tuple[int, in
     """The dimensions of observations and actions (0 where there are none), read without reading the data."""
     with _opened(path) as file:
         if _is_minari(file):
-            first = file[_episode_names(file)[0]]
-            observed = _observation_parts(first, str(path), parts)
-            return sum(_width(part) for part in observed), _width(first["actions"]) if "actions" in first else 0
+            name = _episode_names(file)[0]
+            first, origin = file[name], f"{path}: {name}"
+            observed = _observation_parts(first, origin, parts)
+            return sum(map(_width, observed)), _width(_array(first, "actions", origin)) if "actions" in first else 0
         if "observations" not in file:
             raise _not_d4rl(file, str(path), "observations")
         _check_columns(file, str(path))
@@ -94,28 +95,42 @@ def _width(column: Any) -> int:
     return int(np.prod(column.shape[1:], dtype=np.int64))
 
 
+def _array(group: Any, name: str, origin: str) -> Any:
+    """An array with a row a step."""
+    if not getattr(group[name], "shape", ()):
+        raise InputError(f"{origin}: '{name}' is not an array with a row for each step")
+    return group[name]
+
+
 def _observation_parts(group: Any, origin: str, parts: Sequence[str]) -> list[Any]:
     """The arrays an episode's state is joined from."""
     if "observations" not in group:
         raise InputError(f"{origin}: {group.name} has no 'observations'")
     observed = group["observations"]
     if hasattr(observed, "shape"):
-        return [observed]
+        return [_array(group, "observations", origin)]
     for part in parts:
-        if part not in observed or not hasattr(observed[part], "shape"):
+        if part not in observed:
             raise InputError(
                 f"{origin}: observations are a dictionary without '{part}' (it has: {', '.join(sorted(observed))})"
             )
-    return [observed[part] for part in parts]
+    return [_array(observed, part, origin) for part in parts]
 
 
 def _from_groups(file: Any, origin: str, parts: Sequence[str], states_only: bool) -> Iterator[Transitions]:
     """Minari's episodes, joined to blocks of at least BLOCK_ROWS rows."""
     waiting: list[Transitions] = []
+    width = None
     for name in _episode_names(file):
         episode = _minari_episode(file[name], f"{origin}: {name}", parts, states_only)
-        if episode.rows:
-            waiting.append(episode)
+        if episode is None:
+            continue
+        found = (episode.observations.shape[1], episode.actions.shape[1])
+        if found != (width := width or found):
+            raise InputError(
+                f"{origin}: {name} has {found[0]} dimensions of state and {found[1]} of action, others {width}"
+            )
+        waiting.append(episode)
         if sum(block.rows for block in waiting) >= BLOCK_ROWS:
             yield concatenate(waiting)
             waiting = []
@@ -123,24 +138,28 @@ def _from_groups(file: Any, origin: str, parts: Sequence[str], states_only: bool
         yield concatenate(waiting)
 
 
-def _minari_episode(group: Any, origin: str, parts: Sequence[str], states_only: bool) -> Transitions:
-    joined = [np.asarray(part, np.float32) for part in _observation_parts(group, origin, parts)]
-    states = np.concatenate([part.reshape(len(part), -1) for part in joined], axis=1)
-    rows = len(states) - 1
+def _minari_episode(group: Any, origin: str, parts: Sequence[str], states_only: bool) -> Transitions | None:
+    """One episode; None where it has no step."""
+    joined = _observation_parts(group, origin, parts)
+    rows = len(joined[0]) - 1
+    if rows < 1:
+        return None
+    states = np.concatenate([_matrix(part, slice(0, rows + 1)) for part in joined], axis=1)
     if "actions" not in group and not states_only:
         raise InputError(f"{origin} has no 'actions'")
     for name in ("actions", "rewards", "terminations", "truncations"):
-        if name in group and (not hasattr(group[name], "shape") or len(group[name]) != rows):
+        if name in group and len(_array(group, name, origin)) != rows:
             raise InputError(f"{origin}: expected {rows} {name}, one fewer than observations")
-    columns = {name: np.asarray(group[name]) for name in ("rewards", "terminations") if name in group}
-    terminals = columns.get("terminations", np.zeros(rows)).astype(bool)
+    terminals = _flags(group, "terminations", rows, origin)
     last = np.arange(rows) == rows - 1
+    if (terminals & ~last).any():
+        raise InputError(f"{origin}: 'terminations' is set before the last step")
     return Transitions(
         observations=states[:-1],
         actions=_matrix(group["actions"], slice(0, rows)) if "actions" in group else np.zeros((rows, 0), np.float32),
-        rewards=columns.get("rewards", np.zeros(rows)).astype(np.float32),
+        rewards=_rewards(group, slice(0, rows)),
         next_observations=states[1:],
-        terminals=terminals & last,
+        terminals=terminals,
         timeouts=last & ~terminals,
         offsets=np.array([0, rows]),
     )
@@ -165,7 +184,7 @@ def _from_columns(file: Any, origin: str, horizon: int, states_only: bool) -> It
     if missing:
         raise _not_d4rl(file, origin, missing[0])
     rows = _check_columns(file, origin)
-    terminals, timeouts = (_flags(file, name, rows) for name in ("terminals", "timeouts"))
+    terminals, timeouts = (_flags(file, name, rows, origin) for name in ("terminals", "timeouts"))
     timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
     if "timeouts" not in file and "actions" in file:
         _mark_time_limits(terminals, timeouts, horizon, origin)
@@ -205,11 +224,18 @@ def _check_columns(file: Any, origin: str) -> int:
             raise InputError(f"{origin}: '{name}' has {len(file[name])} rows, 'observations' {rows}")
         if name in SCALAR_COLUMNS and file[name].size != rows:
             raise InputError(f"{origin}: '{name}' has more than one number a row")
+    if "next_observations" in file and _width(file["next_observations"]) != _width(file["observations"]):
+        raise InputError(f"{origin}: 'next_observations' and 'observations' differ in their dimensions")
     return rows
 
 
-def _flags(file: Any, name: str, rows: int) -> np.ndarray:
-    return np.asarray(file[name][:]).reshape(rows).astype(bool) if name in file else np.zeros(rows, bool)
+def _flags(file: Any, name: str, rows: int, origin: str) -> np.ndarray:
+    if name not in file:
+        return np.zeros(rows, bool)
+    found = np.asarray(file[name][:]).reshape(-1)
+    if len(found) != rows or not np.isin(found, (0, 1)).all():
+        raise InputError(f"{origin}: '{name}' must be true or false, 1 or 0, for each row")
+    return found.astype(bool)
 
 
 def _offsets(ends: np.ndarray) -> np.ndarray:
@@ -246,7 +272,7 @@ def _actions(file: Any, window: slice) -> np.ndarray:
 def _rewards(file: Any, window: slice) -> np.ndarray:
     if "rewards" not in file:
         return np.zeros(window.stop - window.start, np.float32)
-    return np.asarray(file["rewards"][window], np.float32).reshape(-1)
+    return _matrix(file["rewards"], window).reshape(-1)
 
 
 def _shifted(block: Transitions) -> Transitions:

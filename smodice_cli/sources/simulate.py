@@ -51,7 +51,8 @@ def behaviour(name: str) -> tuple[str, str]:
     known = [f"{env}-random" for env in registry.SPECS]
     known += [f"{stem}-expert" if stem in registry.SPECS else stem for stem in stems]
     env, _, kind = name.rpartition("-")
-    if env in registry.SPECS and kind == "random":
+    if registry.known(env) and kind == "random":
+        registry.spec(env)
         return env, "random"
     if env in registry.SPECS and kind in ("expert", "medium"):
         shipped = POLICIES / f"{env if kind == 'expert' else name}.safetensors"

@@ -49,8 +49,8 @@ class Spec:
 
     @property
     def origin(self) -> str:
-        """What the rows come from, whichever of them are selected."""
-        return f"{self.scheme}:{self.name}"
+        """What the rows come from, whichever of them are selected; a file may be a mixture, so there it matters."""
+        return self.text if self.scheme == "file" else f"{self.scheme}:{self.name}"
 
 
 def labels(found: Sequence[Spec]) -> list[str]:

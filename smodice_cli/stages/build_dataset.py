@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ def build_dataset(out: Path, config: DatasetConfig, seed: int, options: Options)
     """Read or simulate the sources and write one dataset artifact."""
     if not config.env:
         raise UsageError("which environment? pass --env, e.g. --env pointmass-4direction")
-    parse_dims(config.expert_dims, registry.spec(config.env).obs_dim)
     if not config.offline or not config.expert:
         raise UsageError(f"no {'offline' if not config.offline else 'expert'} source was given")
     offline = [specs.parse(text) for text in config.offline]
     expert = [specs.parse(text) for text in config.expert]
+    if config.env == registry.DATA:
+        config = replace(config, env=_sizes_of(offline[0], fetch=not options.dry_run))
+    parse_dims(config.expert_dims, registry.spec(config.env).obs_dim)
     for spec in offline:
         specs.check_offline(spec, config.env)
     for spec in expert:
@@ -40,6 +43,15 @@ def build_dataset(out: Path, config: DatasetConfig, seed: int, options: Options)
     files = specs.linked_files([*offline, *expert], out.parent, fetch=not options.dry_run)
     _check_files(offline, config.env)
     return run(Job(STAGE, "dataset", out, config, seed, options=options, files=files), _work)
+
+
+def _sizes_of(spec: specs.Spec, *, fetch: bool) -> str:
+    """The environment `data` in full: the sizes of state and action are those of the first recording."""
+    path = specs.local_file(spec, fetch=fetch)
+    if path is None:
+        raise UsageError(f"--env {registry.DATA} is for recordings: '{spec.text}' is none, or is not there yet")
+    observations, actions = recorded.widths(path)
+    return f"{registry.DATA}:{observations}x{actions}"
 
 
 def _check_files(offline: list[specs.Spec], env: str) -> None:
@@ -63,13 +75,13 @@ def _work(job: Job, began: float) -> Header:
         described = [_offline(job, spool, index, specs.parse(text), notes) for index, text in enumerate(config.offline)]
         if spool.rows == 0:
             raise InputError("the offline sources hold no transitions")
-        limit = np.full(env.act_dim, env.act_limit, np.float32)
         with artifacts.writing(job.out):
             offline = spool.arrays()
+        low, high = _action_range(env, offline["actions"])
         arrays = offline | {
             "expert/observations": expert[:, dims] if config.expert_dims else expert,
-            "action_low": -limit,
-            "action_high": limit,
+            "action_low": low,
+            "action_high": high,
             **extra,
         }
         if config.absorbing and not config.expert_dims:
@@ -86,6 +98,15 @@ def _work(job: Job, began: float) -> Header:
         }
         header = job.header(metrics=metrics, notes=notes, seconds=time.monotonic() - began)
         return artifacts.write_hdf5(job.out, header, arrays)
+
+
+def _action_range(env: registry.EnvSpec, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest actions: the environment's, or, where there is none, those of the data."""
+    if np.isfinite(env.act_limit):
+        limit = np.full(env.act_dim, env.act_limit, np.float32)
+        return -limit, limit
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    return low, np.where(high > low, high, low + 1)
 
 
 def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[str]) -> dict[str, Any]:
@@ -178,7 +199,9 @@ def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], lis
             if not found.actions.size or not np.isfinite(found.actions).all():
                 raise InputError(f"expert source '{text}' holds no actions, or NaN or infinite ones")
         parts.append(found)
-        if found.returns and not config.expert_dims and specs.body_of(spec) in ("", config.env):
+        if not np.isfinite(found.returns).all():
+            raise InputError(f"expert source '{text}' holds NaN or infinite rewards")
+        if any(found.returns) and not config.expert_dims and specs.body_of(spec) in ("", config.env):
             demonstrated.append(_described(spec, len(states), found.returns))
     if len({part.states.shape[1] for part in parts}) > 1:
         raise InputError("the expert sources differ in their number of dimensions")

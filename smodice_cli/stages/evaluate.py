@@ -94,8 +94,13 @@ def _environment(name: str) -> Any:
 
 @lru_cache(1)
 def _policy(path: Path, digest: str, index: int | None) -> NumpyPolicy:
-    """The policy (of snapshots, the one at `index`) with this digest: the one at `path` may be another tomorrow."""
-    return NumpyPolicy.load(path, index)
+    """The policy (of snapshots, the one at `index`) with this digest, and no other that has taken its place since."""
+    found = artifacts.read_any(path)
+    if found.header.digest != digest:
+        raise InputError(f"{path} was replaced while it was being evaluated", "run smodice eval again")
+    return NumpyPolicy(
+        found.arrays if index is None else {name: tensor[index] for name, tensor in found.arrays.items()}
+    )
 
 
 def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return: float | None) -> dict[str, Any]:

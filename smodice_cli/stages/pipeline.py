@@ -20,6 +20,7 @@ import numpy as np
 from smodice_cli import artifacts
 from smodice_cli.config import Settings, build
 from smodice_cli.console import console
+from smodice_cli.envs import registry
 from smodice_cli.errors import InputError, Interrupted, SmodiceError
 from smodice_cli.methods import METHODS
 from smodice_cli.parallel import cores
@@ -75,6 +76,11 @@ def chains(folder: Path, settings: dict[str, Settings], seeds: list[int], usual_
     return found
 
 
+def has_simulator(settings: Settings) -> bool:
+    """Whether a policy can be scored."""
+    return settings["dataset"]["env"].partition(":")[0] != registry.DATA
+
+
 def build_data(folder: Path, settings: Settings, seed: int, options: Options) -> Result:
     """The dataset that all seeds share."""
     from smodice_cli.stages.build_dataset import build_dataset
@@ -109,7 +115,8 @@ def run_chain(chain: Chain, options: Options, eval_workers: int, *, missing_inpu
         ),
     }
     results: list[Result] = []
-    for path, stage in (every[name] for name in (*method.stages, "policy", "eval")):
+    scored = ("eval",) if has_simulator(chain.settings) else ()
+    for path, stage in (every[name] for name in (*method.stages, "policy", *scored)):
         if missing_input:
             results.append(Result(path, None, "would run", "its input is made first"))
             continue

@@ -65,7 +65,7 @@ class Job:
     inputs: Mapping[str, Artifact] = field(default_factory=dict)
     options: Options = Options()
     files: Mapping[str, Link] = field(default_factory=dict)  # inputs that are no artifacts: a user's data, say
-    beside: tuple[Path, ...] = ()  # further files this job writes
+    beside: Mapping[str, Path] = field(default_factory=dict)  # further artifacts this job writes, by kind
 
     @property
     def digests(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ def run(job: Job, work: Work) -> Result:
         reason = why(job)  # another process may have made it while we waited
         if not reason:
             return _cached(job)
-        for path in (job.out, *job.beside):
+        for path in (job.out, *job.beside.values()):
             artifacts.remove_remains(path)
         console.note(f"{job.stage}: {reason}")
         header = work(job, time.monotonic() - spent(job))
@@ -119,7 +119,7 @@ def _refuse_own_input(job: Job) -> None:
     places = {name: artifact.path for name, artifact in job.inputs.items()}
     places |= {name: job.out.parent / link.path for name, link in job.files.items()}
     for name, place in places.items():
-        if place.resolve() in [path.resolve() for path in (job.out, *job.beside)]:
+        if place.resolve() in [path.resolve() for path in (job.out, *job.beside.values())]:
             raise UsageError(f"{place} is this stage's {name}: it cannot be its output too", "choose another --out")
 
 
@@ -145,18 +145,19 @@ def _cached(job: Job) -> Result:
 
 def why(job: Job) -> str:
     """The reason to run, or '' if the artifact at the output is exactly what this job would make."""
+    artifacts.refuse_folder(job.out)
     if job.options.force:
         return "--force was given"
-    present = artifacts.peek(job.out)
-    for path in job.beside:
-        artifacts.peek(path)  # refuses a file that is not ours
+    there = {path: artifacts.peek(path) for path in (job.out, *job.beside.values())}
+    for (path, found), kind in zip(there.items(), (job.kind, *job.beside), strict=True):
+        if found and found.header.kind != kind:
+            raise ForeignFileError(
+                f"{path} holds a {found.header.kind}, not a {kind}",
+                "choose another --out, or overwrite it with --force",
+            )
+    present = there[job.out]
     if present is None:
         return f"{job.out.name} does not exist yet"
-    if present.header.kind != job.kind:
-        raise ForeignFileError(
-            f"{job.out} holds a {present.header.kind}, not a {job.kind}",
-            "choose another --out, or overwrite it with --force",
-        )
     if present.header.key != job.key:
         return _difference(job, present.header)
     if not artifacts.is_whole(present):

@@ -64,6 +64,8 @@ def tabular(source: str, out: Path | None, given: dict[str, Any], seed: int, opt
     """Solve `mismatched`, `example`, a map file or an HDF5 file of counts; `given` holds the settings that were set."""
     config, path = _configure(source, given)
     out = out or Path("runs") / STAGE / f"{path.stem if path else source}.h5"
+    if picture_path(out) == out:
+        raise UsageError(f"--out {out}: that is where the picture goes", "name an HDF5 file, e.g. runs/tabular/x.h5")
     _refuse_foreign_picture(picture_path(out), options)
     files = {"source": _file_link(path, out.parent)} if path else {}
     if path:
@@ -240,7 +242,8 @@ def _columns(path: Path, arrays: dict[str, Array], states: int) -> sp.csr_array:
         raise InputError(f"{path} has neither 'counts' nor '{missing[0]}'", f"needed: counts, or {', '.join(names)}")
     columns = [arrays[name] for name in names]
     times = arrays.get("count", np.ones(columns[0].shape))
-    if any(c.ndim != 1 or c.shape != times.shape or c.dtype.kind not in "iu" for c in columns):
+    whole = all(c.ndim == 1 and c.shape == times.shape and c.dtype.kind in "iu" for c in columns)
+    if not whole or times.dtype.kind not in "fiu":
         raise InputError(f"{path}: state, action, next_state and count must be columns of one length (whole numbers)")
     if times.size == 0:
         raise InputError(f"{path} holds no transitions")

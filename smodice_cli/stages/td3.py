@@ -90,7 +90,10 @@ class TD3BC:
 
     def rewards(self) -> Tensor:
         """The reward of every row."""
-        return torch.from_numpy(np.array(self.dataset["rewards"]))
+        found = torch.from_numpy(np.array(self.dataset["rewards"]))
+        if not found.any():
+            raise InputError("td3bc learns from the data's rewards, but every one of them is 0")
+        return found
 
     def critic_loss(self, rows: Tensor, s: Tensor, a: Tensor, next_q: Tensor) -> Tensor:
         reward, discount = self.reward[rows].to(self.device), self.discount[rows].to(self.device)

@@ -35,7 +35,7 @@ def train_policy(
         raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
     start = starting_point(config.algo, given)
     inputs = _inputs(config.algo, start)
-    beside = (snapshots_path(out),) if config.snapshots else ()
+    beside = {"snapshots": snapshots_path(out)} if config.snapshots else {}
     return run(Job(STAGE, "policy", out, config, seed, inputs, options, beside=beside), _work)
 
 

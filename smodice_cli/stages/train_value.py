@@ -15,7 +15,7 @@ from smodice_cli.artifacts import Header, Link
 from smodice_cli.config import ValueConfig, as_dict
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError, DivergedError
+from smodice_cli.errors import ConfigError, DivergedError, InputError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
 from smodice_cli.inspect.weights import on_rows_alike
 from smodice_cli.stages import train_disc
@@ -37,6 +37,8 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
             "a discriminator of states with actions gives an end state, where nobody acts, no reward",
             "train-value --algo demodice, or --set terminal=zero with the dual",
         )
+    if discriminator.header.config.get("loss", "cross-entropy") != "cross-entropy":
+        raise InputError(f"{disc} is sail's critic, whose reward is no log ratio", "train-policy --algo sail takes it")
     if 0 < config.cap <= 1:
         raise ConfigError(f"value.cap must be above 1 (the mean ratio is one), or 0 for none, got {config.cap}")
     if config.patience and not config.holdout:
@@ -48,7 +50,7 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
         if found is None:
             return Result(out, None, "would run", "value.f = auto: select-f runs first")
         config = replace(config, f=found)
-    return run(Job(STAGE, "value", out, config, seed, inputs, options, beside=(weights_path(out),)), _work)
+    return run(Job(STAGE, "value", out, config, seed, inputs, options, beside={"weights": weights_path(out)}), _work)
 
 
 def weights_path(value: Path) -> Path:

@@ -23,7 +23,7 @@ from torch.optim.adam import adam as adam_update
 from smodice_cli import artifacts
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
-from smodice_cli.errors import DivergedError, InputError, Interrupted
+from smodice_cli.errors import DivergedError, ForeignFileError, InputError, Interrupted
 from smodice_cli.stages.runner import Job, spent
 
 LOG_EVERY = 100  # steps between figures on the bar and in the log
@@ -254,6 +254,12 @@ class _Log:
 
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
+        if not start and path.exists():
+            with open(path) as file:
+                if file.read(8) not in ("", '{"step":'):
+                    raise ForeignFileError(
+                        f"{path} exists and is no log of smodice's", "move it away, or choose another --out"
+                    )
         lines = path.read_text().splitlines(keepends=True) if start and path.exists() else []
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
         if kept:

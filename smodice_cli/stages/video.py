@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.config import EvalConfig
 from smodice_cli.console import Progress, console
 from smodice_cli.envs import registry, rendering
-from smodice_cli.errors import ForeignFileError, UsageError
+from smodice_cli.errors import ForeignFileError, OutputError, UsageError
 
 FRAMES_PER_SECOND = 25
 FORMATS = (".gif", ".mp4")
@@ -28,6 +29,10 @@ def check(path: Path, force: bool = False) -> None:
         raise UsageError("writing MP4 needs imageio-ffmpeg", "pip install 'smodice[video]', or write a .gif")
     if path.exists() and not force:
         raise ForeignFileError(f"{path} exists", "choose another name, or overwrite it with --force")
+    with artifacts.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"cannot write {path}: no permission to write in its folder")
 
 
 def record(policy: Path, path: Path, config: EvalConfig, seed: int) -> None:
@@ -37,7 +42,6 @@ def record(policy: Path, path: Path, config: EvalConfig, seed: int) -> None:
     env = registry.make(metrics["env"], render_mode="rgb_array")
     stride = max(1, round(env.metadata.get("render_fps", FRAMES_PER_SECOND) / FRAMES_PER_SECOND))
     frames = _frames(env, NumpyPolicy(artifact.arrays), metrics["absorbing"], config.stochastic, seed, stride)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write = _write_gif if path.suffix == ".gif" else _write_mp4
     with artifacts.atomic(path) as temporary, console.progress("video", 0, unit="frame") as bar:
         write(temporary, _counted(frames, bar))

@@ -285,8 +285,12 @@ class Artifact:
 
 
 def linked(path: Path, link: Link) -> Path:
-    """Where an input or output of the artifact at `path` lies: links start from where that file really is."""
-    place = os.path.normpath(path.resolve().parent / link.path)
+    """Where an input or output of the artifact at `path` lies: links start from where that file really is.
+
+    Or, where a file is itself a symbolic link into some store, from where it is linked.
+    """
+    places = [os.path.normpath(folder / link.path) for folder in (path.resolve().parent, path.absolute().parent)]
+    place = next((place for place in places if os.path.exists(place)), places[0])
     return Path(place if path.is_absolute() else os.path.relpath(place))
 
 

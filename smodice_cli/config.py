@@ -274,6 +274,20 @@ def build(section: str, values: Mapping[str, Any]) -> Any:
     return cls(**checked)
 
 
+def check_together(config: Any) -> None:
+    """Refuse settings that only contradict each other."""
+    if isinstance(config, ValueConfig):
+        if 0 < config.cap <= 1:
+            raise ConfigError(f"value.cap must be above 1 (the mean ratio is one), or 0 for none, got {config.cap}")
+        if config.patience and not config.holdout:
+            raise ConfigError("value.patience needs value.holdout: it stops on the objective of trajectories held out")
+    if isinstance(config, PolicyConfig):
+        if config.entropy and config.loss != "nll":
+            raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
+        if config.patience and not config.holdout:
+            raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
+
+
 def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     origin = typing.get_origin(hint)
     if origin is Literal:

@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from smodice_cli.config import BY_ALGORITHM, SECTIONS, PolicyConfig, Settings, build, merge, preset, refuse_unread
+from smodice_cli.config import (
+    BY_ALGORITHM,
+    SECTIONS,
+    PolicyConfig,
+    Settings,
+    build,
+    check_together,
+    merge,
+    preset,
+    refuse_unread,
+)
 from smodice_cli.errors import ConfigError, InputError, nearest
 from smodice_cli.methods import METHODS
 
@@ -54,7 +64,7 @@ def read_variants(path: Path) -> dict[str, Settings]:
         if not re.fullmatch(r"(?!seed\d)[a-z0-9][a-z0-9.-]*", name) or name in METHODS:
             raise ConfigError(f"{path}: '{name}' cannot name a variant", "use small letters, digits, dots and dashes")
         for section in sections if isinstance(sections, dict) else [name]:
-            if section not in BY_ALGORITHM or not isinstance(sections, dict):
+            if section not in BY_ALGORITHM or not isinstance(sections, dict) or not isinstance(sections[section], dict):
                 raise ConfigError(f"{path}: a variant changes {', '.join(BY_ALGORITHM)}, not '{section}'")
             build(section, sections[section])
     return found
@@ -109,7 +119,7 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
     refuse_idle(chosen, algos)
     settings = for_algorithm(algo, shared, chosen)
     for section in SECTIONS:
-        build(section, settings.get(section, {}))
+        check_together(build(section, settings.get(section, {})))
     if METHODS[algo].expert_actions and not settings.get("dataset", {}).get("expert_actions"):
         raise ConfigError(
             f"{algo} learns from the expert's actions, which imitation from observations never reads",

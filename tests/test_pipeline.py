@@ -220,7 +220,15 @@ def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
     succeed("inspect", tmp_path / "run/seed0/weights.h5")
     succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")
     simulated = ("--offline", f"sim:{ENV}#10", "--expert", f"sim:{ENV}#states=2", "--out", tmp_path / "d.h5")
-    assert "is for recordings" in refuse(2, "build-dataset", "--env", "data", *simulated)
+    assert f"acts in {ENV}, but the data are for data" in refuse(3, "build-dataset", "--env", "data", *simulated)
+    terminals = np.arange(60) % 20 == 19
+    path = write_file(tmp_path / "ends.hdf5", width=7, actions=actions, terminals=terminals, timeouts=None)
+    expert = write_file(tmp_path / "far.hdf5", width=7, actions=actions + 20)
+    sources = ("--offline", f"file:{path}", "--expert", f"file:{expert}", "--out", tmp_path / "d.h5", "--absorbing")
+    succeed("build-dataset", "--env", "data", *sources, "--set", "expert_actions=true")
+    found = artifacts.load(tmp_path / "d.h5", "dataset").arrays
+    assert found["action_low"] == pytest.approx(actions.min(0))
+    assert found["action_high"] == pytest.approx(actions.max(0) + 20)
 
 
 def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
@@ -233,6 +241,12 @@ def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
     succeed("train-value", "--disc", disc, *few)
     states = {row["state"] for row in succeed("status", tmp_path / "runs", "--json").json["artifacts"]}
     assert states == {"ok"}
+    store = tmp_path / "store"
+    for number, path in enumerate(sorted(run.glob("*.*"))):  # each file a link into a store, as DVC has them
+        (store / str(number)).mkdir(parents=True)
+        shutil.move(path, store / str(number) / "object")
+        path.symlink_to(store / str(number) / "object")
+    assert {row["state"] for row in succeed("status", run, "--json").json["artifacts"]} == {"ok"}
     provenance = succeed("inspect", tmp_path / "runs/weights.h5", "--json").json["provenance"]
     assert {entry["state"] for entry in provenance} == {"ok"}
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smodice_cli.data import Transitions, concatenate
-from smodice_cli.sources import recorded
+from smodice_cli.sources import recorded, specs
 
 HORIZON = 5
 Row = tuple[Any, ...]
@@ -160,6 +160,12 @@ def test_episodes_without_any_mark_end_at_the_time_limit(tmp_path: Path) -> None
     assert found is not None
     assert np.diff(found.offsets).tolist() == [3, 3, 3]
     assert (found.next_observations - found.observations == 1).all()
+
+
+def test_another_body_has_a_time_limit_of_its_own(tmp_path: Path) -> None:
+    columns = {"observations": np.arange(3000.0).reshape(500, 6), "actions": np.zeros((500, 2))}
+    source = specs.parse(f"file:{write(tmp_path / 'other.hdf5', columns)}#traj=0")
+    assert len(specs.expert_states(source, "pointmass-4direction", 0, 1).states) == 500
 
 
 def test_a_state_that_ends_the_task_is_counted_once(tmp_path: Path) -> None:

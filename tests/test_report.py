@@ -127,7 +127,10 @@ def test_a_score_of_another_policy_is_left_out(runs: Path, tmp_path: Path) -> No
     assert "eval.json was made from another policy than policy.safetensors beside it: left out" in outcome.stderr
     assert outcome.json["runs"][0]["score"] is None
     succeed("train-value", "--disc", seed / "disc.safetensors", "--f", "kl", *few)
+    (seed / "eval.json").unlink()
     assert set(report.collect([tmp_path / "b"])[0].seeds[0].headers) == {"disc", "value", "weights"}
+    (seed / "disc.safetensors").write_bytes(b"cut short")
+    assert "left out" in succeed("report", tmp_path / "b", "--html", tmp_path / "r.html").stderr
 
 
 def test_a_shared_discriminator_counts_for_everyone_who_used_it(runs: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -100,15 +101,24 @@ def known(name: str) -> bool:
     return name in SPECS or name.startswith(GYM)
 
 
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """What Gymnasium says of an environment that cannot be made or drawn, as a sentence."""
+    import gymnasium
+
+    try:
+        yield
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigError(f"{name}: {str(error).splitlines()[0]}") from error
+
+
 def _of_gymnasium(name: str) -> EnvSpec:
     """Whatever Gymnasium makes of the id, with its own time limit; its score is the return itself."""
     import gymnasium
     from gymnasium.spaces import Box
 
-    try:
+    with explained(name):
         env = gymnasium.make(name.removeprefix(GYM))
-    except (gymnasium.error.Error, ImportError) as error:
-        raise ConfigError(f"{name}: {str(error).splitlines()[0]}") from error
     observed, acted = env.observation_space, env.action_space
     horizon = (env.spec.max_episode_steps if env.spec else None) or UNLIMITED
     env.close()

@@ -69,7 +69,9 @@ def put(env: Any, observation: np.ndarray) -> None:
     A walking body leaves out the first coordinates, how far it has come; they are 0.
     """
     inner = env.unwrapped
-    model = inner.model if hasattr(inner, "model") else inner.maze.model
+    model = inner.model if hasattr(inner, "model") else inner.maze.model if hasattr(inner, "maze") else None
+    if model is None or model.nq + model.nv < len(observation):
+        raise ConfigError(f"{type(inner).__name__}'s observations do not say which state to draw")
     state = np.append(np.zeros(model.nq + model.nv - len(observation)), observation)
     inner.set_state(*np.split(state, [model.nq]))
 

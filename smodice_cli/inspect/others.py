@@ -88,9 +88,14 @@ def state_ranges(dataset: Dataset) -> list[dict[str, Any]]:
 def action_ranges(dataset: Dataset) -> list[dict[str, float]]:
     """Each action's range, and how often it sits at its limit."""
     actions = dataset["actions"]
-    size = np.maximum(np.abs(dataset["action_low"]), np.abs(dataset["action_high"]))
-    limit = (np.abs(actions) >= AT_LIMIT * size).mean(axis=0)
+    limit = at_limit(dataset, actions).mean(axis=0)
     return [{"dim": dim, **spread(actions[:, dim]), "at_limit": float(limit[dim])} for dim in range(actions.shape[1])]
+
+
+def at_limit(dataset: Dataset, actions: np.ndarray) -> np.ndarray:
+    """Which actions are as far from the middle of their range as they can be."""
+    low, high = dataset["action_low"], dataset["action_high"]
+    return np.abs(actions - (low + high) / 2) >= AT_LIMIT * (high - low) / 2
 
 
 # --- discriminator ---------------------------------------------------------------------------------------------------
@@ -183,11 +188,11 @@ def policy_view(subject: Subject) -> dict[str, Any]:
     w = np.where(dataset.real_rows(), w, 0.0)
     rows = np.random.default_rng(0).choice(dataset.rows, min(SAMPLE, dataset.rows), p=w / w.sum())
     data, acted = dataset["actions"][rows], policy_actions(subject, dataset["observations"][rows])
-    size = np.maximum(np.abs(dataset["action_low"]), np.abs(dataset["action_high"]))
+    limits = {"data": at_limit(dataset, data), "policy": at_limit(dataset, acted)}
     found = []
     for dim in range(data.shape[1]):
         pair = {"data": data[:, dim], "policy": acted[:, dim]}
-        limit = {name: float((np.abs(x) >= AT_LIMIT * size[dim]).mean()) for name, x in pair.items()}
+        limit = {name: float(reached[:, dim].mean()) for name, reached in limits.items()}
         error = float(np.square(pair["data"] - pair["policy"]).mean())
         variance = float(pair["data"].var())
         found.append(

@@ -59,7 +59,8 @@ def _download(dataset: str, place: Path) -> None:
             f"minari:{dataset} is not in {folder()}, and downloading it needs the minari package",
             f"pip install 'smodice[minari]', or put the file at {path_of(dataset)}",
         ) from error
-    before = os.environ.get("MINARI_DATASETS_PATH")
+    before, wanted = os.environ.get("MINARI_DATASETS_PATH"), path_of(dataset)
+    here = nearest(dataset, local_ids()) or "none"
     existing = next(parent for parent in place.parents if parent.exists())
     with tempfile.TemporaryDirectory(dir=existing, prefix=".minari.") as scratch:
         os.environ["MINARI_DATASETS_PATH"] = scratch
@@ -72,7 +73,7 @@ def _download(dataset: str, place: Path) -> None:
             reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
             raise InputError(
                 f"minari:{dataset} is not on this machine and could not be downloaded ({reason})",
-                f"put its data at {path_of(dataset)}; on this machine: {nearest(dataset, local_ids()) or 'none'}",
+                f"put its data at {wanted}; on this machine: {here}",
             ) from error
         finally:
             os.environ.pop("MINARI_DATASETS_PATH")

@@ -150,6 +150,8 @@ def _minari_episode(group: Any, origin: str, parts: Sequence[str], states_only: 
     for name in ("actions", "rewards", "terminations", "truncations"):
         if name in group and len(_array(group, name, origin)) != rows:
             raise InputError(f"{origin}: expected {rows} {name}, one fewer than observations")
+    if "rewards" in group and group["rewards"].size != rows:
+        raise InputError(f"{origin}: 'rewards' has more than one number a row")
     terminals = _flags(group, "terminations", rows, origin)
     last = np.arange(rows) == rows - 1
     if (terminals & ~last).any():

@@ -62,6 +62,8 @@ def behaviour(name: str) -> tuple[str, str]:
                 f"train one: smodice train-expert {env}, then use sim:{env}@FILE",
             )
         return env, str(shipped)
+    if name.startswith(registry.GYM):
+        raise UsageError(f"who acts in {name}?", f"sim:{name}-random, or sim:{name}@FILE for a policy")
     raise UsageError(f"nothing to simulate under the name '{name}'", nearest(name, [*known, *registry.SPECS]))
 
 

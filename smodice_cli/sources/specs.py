@@ -196,7 +196,9 @@ def episodes(spec: Spec, env: str, seed: int, workers: int, *, states_only: bool
     path = local_file(spec)
     assert path is not None
     entry = registry.spec(env)
-    stream = recorded.episodes(path, entry.horizon, states_only=states_only, parts=entry.observation_parts)
+    same = recorded.widths(path, entry.observation_parts)[0] == entry.obs_dim
+    horizon = entry.horizon if same else registry.UNLIMITED  # another body has a time limit of its own
+    stream = recorded.episodes(path, horizon, states_only=states_only, parts=entry.observation_parts)
     yield from _select(stream, spec)
 
 

@@ -27,15 +27,17 @@ def build_dataset(out: Path, config: DatasetConfig, seed: int, options: Options)
     """Read or simulate the sources and write one dataset artifact."""
     if not config.env:
         raise UsageError("which environment? pass --env, e.g. --env pointmass-4direction")
+    if config.env != registry.DATA:
+        registry.spec(config.env)
     if not config.offline or not config.expert:
         raise UsageError(f"no {'offline' if not config.offline else 'expert'} source was given")
     offline = [specs.parse(text) for text in config.offline]
     expert = [specs.parse(text) for text in config.expert]
+    for spec in offline:
+        specs.check_offline(spec, config.env)
     if config.env == registry.DATA:
         config = replace(config, env=_sizes_of(offline[0], fetch=not options.dry_run))
     parse_dims(config.expert_dims, registry.spec(config.env).obs_dim)
-    for spec in offline:
-        specs.check_offline(spec, config.env)
     for spec in expert:
         specs.check_expert(spec, config.env)
         if config.expert_actions and (config.expert_dims or specs.body_of(spec) not in ("", config.env)):
@@ -49,7 +51,7 @@ def _sizes_of(spec: specs.Spec, *, fetch: bool) -> str:
     """The environment `data` in full: the sizes of state and action are those of the first recording."""
     path = specs.local_file(spec, fetch=fetch)
     if path is None:
-        raise UsageError(f"--env {registry.DATA} is for recordings: '{spec.text}' is none, or is not there yet")
+        raise UsageError(f"--env {registry.DATA}: '{spec.text}' is not there yet to be measured")
     observations, actions = recorded.widths(path)
     return f"{registry.DATA}:{observations}x{actions}"
 
@@ -77,7 +79,7 @@ def _work(job: Job, began: float) -> Header:
             raise InputError("the offline sources hold no transitions")
         with artifacts.writing(job.out):
             offline = spool.arrays()
-        low, high = _action_range(env, offline["actions"])
+        low, high = _action_range(env, offline, extra, config.absorbing)
         arrays = offline | {
             "expert/observations": expert[:, dims] if config.expert_dims else expert,
             "action_low": low,
@@ -100,12 +102,17 @@ def _work(job: Job, began: float) -> Header:
         return artifacts.write_hdf5(job.out, header, arrays)
 
 
-def _action_range(env: registry.EnvSpec, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _action_range(
+    env: registry.EnvSpec, offline: dict[str, np.ndarray], extra: dict[str, np.ndarray], absorbing: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest actions: the environment's, or, where there is none, those of the data."""
     if np.isfinite(env.act_limit):
         limit = np.full(env.act_dim, env.act_limit, np.float32)
         return -limit, limit
-    low, high = actions.min(axis=0), actions.max(axis=0)
+    taken = offline["actions"][offline["observations"][:, -1] == 0] if absorbing else offline["actions"]
+    parts = [taken, *(actions for name, actions in extra.items() if name == "expert/actions")]
+    low = np.min([part.min(axis=0) for part in parts], axis=0)
+    high = np.max([part.max(axis=0) for part in parts], axis=0)
     return low, np.where(high > low, high, low + 1)
 
 

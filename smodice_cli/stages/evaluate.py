@@ -111,7 +111,7 @@ def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return
     low, high = np.quantile(draws, [0.025, 0.975])
     score["interval_95"] = [float(low), float(high)]
     mean = score["mean_return"]
-    if expert_return:
+    if expert_return and expert_return > 0:
         score["of_expert"] = 100.0 * mean / expert_return
     if expert_return and expert_return > env.random_score:
         # The paper's scale with the dataset's own expert at 100, where D4RL's is another.

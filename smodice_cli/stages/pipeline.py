@@ -258,10 +258,13 @@ def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
 
 
 def training_seconds(path: Path) -> float:
-    """How long a policy took with all that it was trained from, the dataset aside."""
-    header = artifacts.read_header(path)
+    """How long a policy took with all that it was trained from, the dataset aside, as far as that is there to ask."""
+    try:
+        header = artifacts.read_header(path)
+    except InputError:
+        return 0.0
     before = [artifacts.linked(path, link) for name, link in header.inputs.items() if name != "dataset"]
-    return header.seconds + sum(training_seconds(place) for place in before if place.exists())
+    return header.seconds + sum(map(training_seconds, before))
 
 
 def status(folder: Path) -> list[dict[str, Any]]:

@@ -107,8 +107,10 @@ def commands(run: Run) -> list[str]:
             if kind not in headers:
                 continue
             stage = kind if kind == "eval" else f"train-{kind}"
-            given = run.dataset_path if needed == "data" else places.get(needed)
-            words = ["smodice", stage, f"--{needed}", str(given or f"{needed}.safetensors"), *_seed_flag(headers[kind])]
+            given = (
+                run.dataset_path or "dataset.h5" if needed == "data" else places.get(needed, f"{needed}.safetensors")
+            )
+            words = ["smodice", stage, f"--{needed}", str(given), *_seed_flag(headers[kind])]
             lines.append(shlex.join([*words, *_changed(kind, headers[kind]), "--out", str(places[kind])]))
     return lines
 
@@ -118,8 +120,10 @@ def _with_shared_disc(seed: Seed) -> tuple[dict[str, Path], dict[str, Header]]:
     for kind, header in seed.headers.items():
         if "disc" not in seed.headers and "disc" in header.inputs:
             place = artifacts.linked(seed.places[kind], header.inputs["disc"])
-            if place.exists():
+            try:
                 return seed.places | {"disc": place}, seed.headers | {"disc": artifacts.read_header(place)}
+            except SmodiceError:
+                break
     return seed.places, seed.headers
 
 

@@ -145,7 +145,8 @@ def _cached(job: Job) -> Result:
 
 def why(job: Job) -> str:
     """The reason to run, or '' if the artifact at the output is exactly what this job would make."""
-    artifacts.refuse_folder(job.out)
+    for path in (job.out, *job.beside.values()):
+        artifacts.refuse_folder(path)
     if job.options.force:
         return "--force was given"
     there = {path: artifacts.peek(path) for path in (job.out, *job.beside.values())}

@@ -12,9 +12,9 @@ import torch
 from smodice_cli import artifacts
 from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
 from smodice_cli.artifacts import Artifact, Header
-from smodice_cli.config import PolicyConfig
+from smodice_cli.config import PolicyConfig, check_together
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError, InputError, UsageError
+from smodice_cli.errors import InputError, UsageError
 from smodice_cli.methods import METHODS
 from smodice_cli.stages import td3
 from smodice_cli.stages.learners import cloning
@@ -29,10 +29,7 @@ def train_policy(
     given: Mapping[str, Path | None], out: Path, config: PolicyConfig, seed: int, options: Options
 ) -> Result:
     """Train the policy of `config.algo` from the artifact it needs: `given` holds one of data, disc and value."""
-    if config.entropy and config.loss != "nll":
-        raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
-    if config.patience and not config.holdout:
-        raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
+    check_together(config)
     start = starting_point(config.algo, given)
     inputs = _inputs(config.algo, start)
     beside = {"snapshots": snapshots_path(out)} if config.snapshots else {}

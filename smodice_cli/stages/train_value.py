@@ -12,7 +12,7 @@ from smodice_cli import artifacts
 from smodice_cli.algos.nets import ValueFunction
 from smodice_cli.algos.segments import return_weights, row_weights
 from smodice_cli.artifacts import Header, Link
-from smodice_cli.config import ValueConfig, as_dict
+from smodice_cli.config import ValueConfig, as_dict, check_together
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError, DivergedError, InputError
@@ -39,10 +39,7 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
         )
     if discriminator.header.config.get("loss", "cross-entropy") != "cross-entropy":
         raise InputError(f"{disc} is sail's critic, whose reward is no log ratio", "train-policy --algo sail takes it")
-    if 0 < config.cap <= 1:
-        raise ConfigError(f"value.cap must be above 1 (the mean ratio is one), or 0 for none, got {config.cap}")
-    if config.patience and not config.holdout:
-        raise ConfigError("value.patience needs value.holdout: it stops on the objective of trajectories held out")
+    check_together(config)
     if config.f == "auto":
         from smodice_cli.stages import select_f  # which itself trains V
 

@@ -255,8 +255,8 @@ class _Log:
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
         if not start and path.exists():
-            with open(path) as file:
-                if file.read(8) not in ("", '{"step":'):
+            with open(path, "rb") as file:
+                if file.read(8) not in (b"", b'{"step":'):
                     raise ForeignFileError(
                         f"{path} exists and is no log of smodice's", "move it away, or choose another --out"
                     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,21 +30,23 @@ def check(path: Path, force: bool = False) -> None:
         raise UsageError("writing MP4 needs imageio-ffmpeg", "pip install 'smodice[video]', or write a .gif")
     if path.exists() and not force:
         raise ForeignFileError(f"{path} exists", "choose another name, or overwrite it with --force")
-    with artifacts.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"cannot write {path}: no permission to write in its folder")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise OutputError(f"cannot write {path}: {above} is no folder to write in")
 
 
 def record(policy: Path, path: Path, config: EvalConfig, seed: int) -> None:
     """Film the first of the episodes that `eval` scores with the same settings and seed."""
     artifact = artifacts.load(policy, "policy")
     metrics = artifact.header.metrics
-    env = registry.make(metrics["env"], render_mode="rgb_array")
+    with registry.explained(metrics["env"]):
+        env = registry.make(metrics["env"], render_mode="rgb_array")
     stride = max(1, round(env.metadata.get("render_fps", FRAMES_PER_SECOND) / FRAMES_PER_SECOND))
     frames = _frames(env, NumpyPolicy(artifact.arrays), metrics["absorbing"], config.stochastic, seed, stride)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write = _write_gif if path.suffix == ".gif" else _write_mp4
-    with artifacts.atomic(path) as temporary, console.progress("video", 0, unit="frame") as bar:
+    drawn = registry.explained(metrics["env"])
+    with drawn, artifacts.atomic(path) as temporary, console.progress("video", 0, unit="frame") as bar:
         write(temporary, _counted(frames, bar))
 
 
@@ -67,11 +70,12 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray]) -> None:
     """H.264 through the ffmpeg that imageio-ffmpeg brings; `path` has no ending to read the container from."""
     import imageio_ffmpeg
 
-    size = (rendering.FRAME_SIZE, rendering.FRAME_SIZE)
+    first = next(frames)
+    size = (first.shape[1], first.shape[0])
     stream = imageio_ffmpeg.write_frames(str(path), size, fps=FRAMES_PER_SECOND, output_params=["-f", "mp4"])
     stream.send(None)
     try:
-        for frame in frames:
+        for frame in itertools.chain([first], frames):
             stream.send(np.ascontiguousarray(frame))
     finally:
         stream.close()

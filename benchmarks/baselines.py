@@ -34,7 +34,7 @@ GAMMA, TAU, NOISE, CLIP, ALPHA = 0.99, 5e-3, 0.2, 0.5, 2.5
 
 rng = np.random.default_rng(0)
 limit = np.ones(ACTION, np.float32)
-arrays = {
+arrays: dict[str, np.ndarray] = {
     "observations": rng.normal(size=(ROWS, STATE)).astype(np.float32),
     "next_observations": rng.normal(size=(ROWS, STATE)).astype(np.float32),
     "actions": rng.uniform(-1, 1, (ROWS, ACTION)).astype(np.float32),
@@ -128,7 +128,7 @@ def plain_cloning(algo: str) -> Callable[[], None]:
 
     def step(count: int) -> None:
         rows = torch.randint(len(s), (BATCH,), generator=generator)
-        mean, _ = policy(s[rows])
+        mean = policy.centre(s[rows])
         descend((w[rows] * (torch.tanh(mean) - a[rows]).square().sum(-1)).mean(), optimiser)
         follow(averaged, policy, 0.001)
 

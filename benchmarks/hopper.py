@@ -52,9 +52,10 @@ def ours(data: Path, folder: Path, limit: int) -> Iterator[Point]:
     before = timed(lambda: train_disc(data, disc, DiscConfig(steps=min(limit, DiscConfig().steps)), 0, options))
     before += timed(lambda: train_value(disc, value, ValueConfig(steps=min(limit, ValueConfig().steps)), 0, options))
     seconds = timed(lambda: train_policy({"value": value}, policy, cloning, 0, options))
-    path = snapshots_path(policy)
-    for index, step in enumerate(artifacts.load(path, "snapshots").arrays[SNAPSHOT_STEPS].tolist()):
-        yield step, before + seconds * step / cloning.steps, NumpyPolicy.load(path, index)
+    stacked = artifacts.load(snapshots_path(policy), "snapshots").arrays
+    for index, step in enumerate(stacked[SNAPSHOT_STEPS].tolist()):
+        snapshot = NumpyPolicy({name: tensors[index] for name, tensors in stacked.items()})
+        yield step, before + seconds * step / cloning.steps, snapshot
 
 
 def official(data: Path, limit: int) -> Iterator[Point]:

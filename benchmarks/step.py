@@ -34,7 +34,7 @@ def random_data() -> Dataset:
     offsets = np.arange(0, ROWS + 1, EPISODE)
     terminals = np.zeros(ROWS, np.uint8)
     terminals[offsets[1::2] - 1] = 1
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         **{name: rng.normal(size=(ROWS, STATE)).astype(np.float32) for name in ("observations", "next_observations")},
         "actions": rng.uniform(-1, 1, (ROWS, ACTION)).astype(np.float32),
         "rewards": np.zeros(ROWS, np.float32),

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from smodice_cli.inspect import theme
+from smodice_cli.methods import METHODS
 from smodice_cli.stages import report, runs
 
 VARIANTS = tomllib.loads((Path(__file__).parents[1] / "pipelines" / "ablation.toml").read_text())
@@ -88,16 +89,27 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def curves(folder: Path) -> theme.Panel:
+    """The score over training of a run's algorithms, each in the colour that it has in every picture."""
+    lines = {run.algo: line for run in runs.collect([folder]) if (line := report.returns_of(run))}
+
+    def draw(figure: Any, paper: theme.Theme) -> None:
+        labels = ("gradient step of the policy", "normalized score", name_of(folder))
+        axes = theme.style(figure.subplots(), paper, *labels)
+        for algo, colour in zip(METHODS, paper.series, strict=True):
+            if algo in lines:
+                theme.band(axes, "steps", lines[algo], colour, algo, "o-")
+        axes.set_xlim(left=0)
+        theme.legend(figure, paper, loc="outside right upper")
+
+    return theme.Panel("returns", "", "", draw)
+
+
 def draw(folders: list[Path], path: Path) -> None:
-    """The score over training, one picture for each run, below each other."""
+    """One picture for each run, below each other."""
     strips = []
     for folder in folders:
-        found = runs.collect([folder])
-        for panel in report.returns_panels(found, [run.method for run in found]):
-            figure = theme.render(panel, theme.LIGHT, WIDTH, HEIGHT)
-            figure.axes[0].set_title(name_of(folder))
-            figure.canvas.draw()
-            strips.append(np.asarray(figure.canvas.buffer_rgba())[..., :3])
+        strips.append(theme.pixels(theme.render(curves(folder), theme.LIGHT, WIDTH, HEIGHT)))
     path.write_bytes(theme.png_bytes(np.concatenate(strips)))
 
 

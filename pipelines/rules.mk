@@ -6,9 +6,10 @@ MISMATCHED := halfcheetah-short ant-disabled
 RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE))
 
 COMPARISON := pointmass-4direction hopper
+SANITY := hopper-medium hopper-demodice
 ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
 
-.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity ablation $(ABLATION:%=ablation-%)
+.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
 
 $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 	$(RUN_RECIPE)
@@ -30,13 +31,15 @@ $(COMPARISON:%=comparison-%): comparison-%: pipelines/comparison/%.toml setup
 	$(RUN_RECIPE) --out runs/$@$(FROM)
 
 COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison --out docs/comparison.md \
-	$(COMPARISON:%=runs/comparison-%$(FROM)) runs/hopper-medium$(FROM)
+	$(COMPARISON:%=runs/comparison-%$(FROM)) $(SANITY:%=runs/%$(FROM))
 
 comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on PointMass-4Direction and Hopper
 	$(COMPARISON_TABLE)
 
-sanity: pipelines/sanity/hopper-medium.toml setup  ## td3bc on data of medium quality, where the rewards should help
+$(SANITY:%=sanity-%): sanity-%: pipelines/sanity/%.toml setup
 	$(RUN_RECIPE)
+
+sanity: $(SANITY:%=sanity-%)  ## td3bc on data of medium quality, where the rewards should help; demodice with its own dual
 	$(COMPARISON_TABLE)
 
 # Each setting changed alone, beside the recipe as it is, all of them with a sixth of its policy steps.

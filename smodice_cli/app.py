@@ -87,7 +87,7 @@ def build_dataset(
         expert_dims=expert_dims,
         absorbing=absorbing,
     )
-    out = common.out or Path("runs") / (config.env.removeprefix("gym:") or "unnamed") / "dataset.h5"
+    out = common.out or Path("runs") / (config.env.rpartition(":")[2] or "unnamed") / "dataset.h5"
     result = stage.build_dataset(out, config, common.seed, common.options(default_threads=cores()))
     report(result, shlex.join(["smodice", "train-disc", "--data", str(out)]))
 
@@ -162,13 +162,15 @@ def train_policy(
     ] = None,
 ) -> None:
     """Clone the offline actions, weighted by the importance weights; with --algo, learn as a baseline does."""
+    from smodice_cli.envs import registry
     from smodice_cli.stages import train_policy as stage
 
     config = common.build("policy", algo=algo, loss=loss, sampling=sampling, entropy=entropy)
     given = {"value": value, "disc": disc, "data": data}
     out = common.out or stage.starting_point(config.algo, given).parent / "policy.safetensors"
     result = stage.train_policy(given, out, config, common.seed, common.options())
-    report(result, shlex.join(["smodice", "eval", "--policy", str(out)]))
+    scored = result.header is not None and registry.known(result.header.metrics["env"])
+    report(result, shlex.join(["smodice", "eval", "--policy", str(out)]) if scored else "")
 
 
 @command(

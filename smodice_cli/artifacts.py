@@ -289,7 +289,7 @@ def linked(path: Path, link: Link) -> Path:
 
     Or, where a file is itself a symbolic link into some store, from where it is linked.
     """
-    places = [os.path.normpath(folder / link.path) for folder in (path.resolve().parent, path.absolute().parent)]
+    places = [os.path.normpath(folder / link.path) for folder in (path.resolve().parent, path.parent.resolve())]
     place = next((place for place in places if os.path.exists(place)), places[0])
     return Path(place if path.is_absolute() else os.path.relpath(place))
 
@@ -383,7 +383,7 @@ def peek(path: Path) -> Artifact | None:
 def refuse_folder(path: Path) -> None:
     """An output is a file."""
     if path.is_dir():
-        raise ForeignFileError(f"{path} is a folder", "--out names a file")
+        raise ForeignFileError(f"{path} is a folder", "choose another --out")
 
 
 def is_whole(artifact: Artifact) -> bool:

@@ -122,8 +122,10 @@ class Common:
             given["steps"] = self.steps
         chosen = config.merge(config.parse_assignments(self.set or [], section), {section: given})
         named = recipe.get(recipes.RUN, {}).get("algo", [])
-        algo = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
-        recipes.check_algorithms(algo, "--algo")
+        asked = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
+        algo, *others = recipes.check_algorithms(asked, "--algo")
+        if others:
+            raise UsageError("--algo: a stage trains one algorithm", "smodice run compares several")
         if section in ("disc", "value") and section not in METHODS[algo].stages:
             raise UsageError(f"{algo} has no train-{section}: it starts from --{METHODS[algo].needs}")
         recipes.refuse_idle(chosen, [algo])
@@ -182,7 +184,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return "there is not enough memory for this", "fewer units, a smaller batch or less data", InputError.exit_code
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", "", InputError.exit_code

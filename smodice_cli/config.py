@@ -68,6 +68,7 @@ class DiscConfig:
 class ValueConfig:
     """train-value: the Lagrangian value function on the Fenchel dual (Eq. 14) and its weights (Eq. 15)."""
 
+    algo: Literal["smodice", "demodice", "demodice-sd"] = setting("smodice", "whose V it is", rare=True)
     estimator: Literal["dual", "returns"] = setting("dual", "V on the dual, or TAILO's value-free trajectory weights")
     f: Literal["kl", "chi2", "soft-chi2", "chi2-untruncated", "auto"] = setting(
         "kl", "the divergence D_f(d || d^O); auto asks select-f"
@@ -140,8 +141,11 @@ class PolicyConfig:
     noise_clip: float = setting(0.5, "bound on that noise", algos=TD3, ge=0)
     policy_every: int = setting(2, "critic steps for each step of the policy and the targets", algos=TD3, gt=0)
     bc_alpha: float = setting(2.5, "weight of the critic against cloning", algos=TD3, ge=0)
+    terminal: Literal["absorb", "zero"] = setting(
+        "absorb", "after a terminal row: the end state's reward forever, or nothing", algos=("oril", "sail")
+    )
     prior: float = setting(
-        1.0, "weight of the inverse model's actions on the expert's transitions", algos=("sail",), ge=0
+        10.0, "weight of the inverse model's actions on the expert's transitions", algos=("sail",), ge=0
     )
 
 
@@ -243,13 +247,25 @@ def parse_assignments(assignments: Sequence[str], section: str | None = None) ->
             raise ConfigError(f"--set {text}: unknown section '{where}'", nearest(where, list(SECTIONS)))
         if section and where != section:
             raise ConfigError(f"--set {text}: this stage reads only [{section}]")
-        if algo and (algo not in METHODS or where not in BY_ALGORITHM):
-            raise ConfigError(f"--set {text}: unknown algorithm '{algo}'", nearest(algo, list(METHODS)))
+        if algo:
+            check_own_section(f"--set {text}", where, algo)
+        if key in METHODS:
+            raise ConfigError(f"--set {text}: {key} is an algorithm", f"a setting of it: {where}.{key}.SETTING=VALUE")
         target = settings.setdefault(where, {})
         (target.setdefault(algo, {}) if algo else target)[key] = found = _toml_value(value.strip())
         if isinstance(found, dict):
             raise ConfigError(f"--set {text}: expected a single value, not a table")
     return settings
+
+
+def check_own_section(where: str, section: str, algo: str) -> None:
+    """Refuse settings for one algorithm in a section that does not have them, or that it has no stage for."""
+    if section not in BY_ALGORITHM:
+        raise ConfigError(f"{where}: expected a single value, not a table")
+    if algo not in METHODS:
+        raise ConfigError(f"{where}: unknown algorithm '{algo}'", nearest(algo, list(METHODS)))
+    if section not in (*METHODS[algo].stages, "policy"):
+        raise ConfigError(f"{where}: {algo} has no train-{section}")
 
 
 def _toml_value(text: str) -> Any:
@@ -276,6 +292,10 @@ def build(section: str, values: Mapping[str, Any]) -> Any:
 
 def check_together(config: Any) -> None:
     """Refuse settings that only contradict each other."""
+    if isinstance(config, DiscConfig):
+        bounded = config.gradient_penalty > 0 and not config.prior
+        if config.loss == "wasserstein" and not bounded:
+            raise ConfigError("disc.loss = wasserstein needs disc.gradient_penalty above 0 and disc.prior = 0")
     if isinstance(config, ValueConfig):
         if 0 < config.cap <= 1:
             raise ConfigError(f"value.cap must be above 1 (the mean ratio is one), or 0 for none, got {config.cap}")

@@ -80,13 +80,12 @@ def concatenate(blocks: Sequence[Transitions]) -> Transitions:
 
 
 def check(block: Transitions, origin: str, first: int = 0) -> None:
-    """Refuse rows that no learner should see (NaN, infinite, all-zero states); `first` is the block's first row."""
+    """Refuse rows that no learner should see (NaN, infinite); `first` is the block's first row."""
     for name in ("observations", "actions", "rewards", "next_observations"):
         bad = ~np.isfinite(getattr(block, name)).reshape(block.rows, -1).all(axis=1)
         if bad.any():
             row = first + int(bad.argmax())
             raise InputError(f"{origin}: {name} hold NaN or infinite values, first in transition {row}")
-    check_zeros(block.observations, origin, first)
 
 
 def check_zeros(states: np.ndarray, origin: str, first: int = 0) -> None:

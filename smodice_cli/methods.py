@@ -12,8 +12,8 @@ TRAJECTORIES = (*WEIGHTED, "bc")  # cloning of the offline trajectories
 CLONING = (*TRAJECTORIES, "bc-expert-only")
 TD3 = ("td3bc", "oril", "sail", "rce")
 
-# DemoDICE as Kim et al. (2022) publish it: the KL dual of single transitions with strength 1 + alpha, alpha = 0.05,
-# V = 0 after a terminal row, and none of what we add to the dual (D6, D7, D9, D10, D13).
+# DemoDICE (Kim et al., 2022): the KL dual of single transitions with strength 1 + alpha, alpha = 0.05, and none of what
+# we add to the dual (D6, D7, D9, D10, D13). V = 0 after a terminal row is the SMODICE authors' (D33).
 _KIM: dict[str, Any] = {
     "estimator": "dual",
     "f": "kl",

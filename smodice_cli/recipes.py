@@ -19,6 +19,7 @@ from smodice_cli.config import (
     PolicyConfig,
     Settings,
     build,
+    check_own_section,
     check_together,
     merge,
     preset,
@@ -51,7 +52,7 @@ def read_recipe(path: Path, source: str = "") -> Settings:
         raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
     for name, section in raw.items():
         for own, values in section.items():
-            if isinstance(values, dict):
+            if isinstance(values, dict) or own in METHODS:
                 _check_own(f"{path}: [{name}.{own}]", name, own, values)
     refuse_unread(raw.get("policy", {}), algos)
     return merge(base, raw, {"dataset": choices[source]} if source else {}, {RUN: {"algo": algos}})
@@ -70,13 +71,12 @@ def read_variants(path: Path) -> dict[str, Settings]:
     return found
 
 
-def _check_own(where: str, section: str, algo: str, values: dict[str, Any]) -> None:
+def _check_own(where: str, section: str, algo: str, values: Any) -> None:
     """Refuse a section of one algorithm that is none, or holds what it does not read, whether or not it runs."""
-    if section not in BY_ALGORITHM:
-        raise ConfigError(f"{where}: expected a single value, not a table")
-    if algo not in METHODS:
-        raise ConfigError(f"{where}: unknown algorithm", nearest(algo, list(METHODS)))
-    build(section, {**values, "algo": algo} if section == "policy" else values)
+    check_own_section(where, section, algo)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a section of settings, not {values!r}")
+    build(section, {**values, **_named(algo).get(section, {})})
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -108,13 +108,18 @@ def for_algorithm(algo: str, shared: Settings, chosen: Settings) -> Settings:
     Settings of [policy] that it does not read, and that are there for the others, are left out.
     """
     layers = [_common(shared, algo), METHODS[algo].settings, _own(shared, algo), _common(chosen, algo)]
-    return merge(*layers, _own(chosen, algo), {"policy": {"algo": algo}})
+    return merge(*layers, _own(chosen, algo), _named(algo))
+
+
+def _named(algo: str) -> Settings:
+    """The algorithm's name in the sections that keep it."""
+    return {name: {"algo": algo} for name in ("value", "policy") if name in (*METHODS[algo].stages, "policy")}
 
 
 def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings) -> Settings:
     """The settings of one of a run's algorithms, every value checked, so that nothing runs before all are right."""
-    if any("algo" in settings.get("policy", {}) for settings in (shared, chosen)):
-        raise ConfigError("policy.algo: the algorithms of a run stand at the top of the recipe, or after --algo")
+    if any("algo" in section for settings in (shared, chosen) for name, section in settings.items() if name != RUN):
+        raise ConfigError("algo: the algorithms of a run stand at the top of the recipe, or after --algo")
     refuse_unread(chosen.get("policy", {}), algos)
     refuse_idle(chosen, algos)
     settings = for_algorithm(algo, shared, chosen)

@@ -176,7 +176,8 @@ def test_an_algorithm_without_the_stage(run: Path, tmp_path: Path) -> None:
         2, "train-disc", "--algo", "bc", "--data", run / "dataset.h5", *out
     )
     succeed("train-disc", "--algo", "sail", "--data", run / "dataset.h5", *out)
-    assert "sail's critic" in refuse(3, "train-value", "--disc", tmp_path / "x.safetensors")
+    said = refuse(3, "train-value", "--disc", tmp_path / "x.safetensors")
+    assert "needs a discriminator with loss = cross-entropy" in said
     path = write_file(tmp_path / "log.hdf5")
     data = ("--offline", f"file:{path}", "--expert", f"file:{path}#traj=0", "--out", tmp_path / "d.h5")
     succeed("build-dataset", "--env", ENV, *data)

@@ -31,9 +31,7 @@ def test_the_losses_of_td3bc_by_hand() -> None:
     q = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
     next_q = torch.tensor([[10.0, 7.0], [8.0, 9.0]])
     reward, discount = torch.tensor([1.0, -1.0]), torch.tensor([0.5, 0.0])  # the second row is terminal
-    targets = (1 + 0.5 * 8, -1.0)
-    expected = ((1 - 5) ** 2 + (2 + 1) ** 2) / 2 + ((3 - 5) ** 2 + (5 + 1) ** 2) / 2
-    assert targets == (5.0, -1.0)
+    expected = ((1 - 5) ** 2 + (2 + 1) ** 2) / 2 + ((3 - 5) ** 2 + (5 + 1) ** 2) / 2  # targets 1 + 0.5 x 8 and -1
     assert float(td3bc.critic_loss(q, reward, discount, next_q)) == pytest.approx(expected)
 
     acted, cloned = torch.tensor([[0.5, 0.0], [-1.0, 1.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -91,6 +89,11 @@ def test_the_rewards_of_oril_and_sail() -> None:
 
 def test_demodices_dual_is_that_of_its_paper() -> None:
     """(1-g) E[V0] + (1+a) log E[exp(A/(1+a))], with weights exp(A/(1+a)) normalised to mean 1."""
+    for algo in ("demodice", "demodice-sd"):
+        c = config.build("value", METHODS[algo].settings["value"])
+        assert (c.estimator, c.f, c.n_step, c.cap, c.normaliser) == ("dual", "kl", 1, 0.0, False)
+        assert (c.sampling, c.terminal, c.timeout, c.holdout, c.scale) == ("uniform", "zero", "bootstrap", 0.0, 1.0)
+    assert METHODS["demodice"].settings["disc"] == {"inputs": "state-action"}
     settings = METHODS["demodice"].settings["value"]
     strength = settings["alpha"]
     assert strength == 1.05
@@ -262,7 +265,7 @@ def test_one_step_of_every_algorithm_gives_a_policy_that_acts(algo: str, with_ac
     assert succeed("inspect", out, "--json").json["actions"]
 
 
-@pytest.mark.parametrize("algo", [*TD3, "bc", "bc-expert-only", "demodice"])
+@pytest.mark.parametrize("algo", list(METHODS))
 def test_a_resumed_baseline_equals_one_that_never_stopped(
     algo: str, with_actions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,13 +336,17 @@ def test_the_wrong_starting_point_is_named(finished_run: Path, with_actions: Pat
     said = refuse(2, "train-policy", "--algo", "bc", "--value", finished_run / "value.safetensors", *out)
     assert "bc starts from --data, not from --value" in said
     said = refuse(3, "train-policy", "--algo", "demodice", "--value", finished_run / "value.safetensors", *out)
-    assert "needs a discriminator with inputs = state-action" in said
+    assert "holds smodice's V, not demodice's" in said
+    said = refuse(3, "train-policy", "--algo", "demodice-sd", "--value", finished_run / "value.safetensors", *out)
+    assert "holds smodice's V, not demodice-sd's" in said
     said = refuse(3, "train-policy", "--value", with_actions / "demodice.value.safetensors", *out)
-    assert "smodice needs a discriminator with inputs = state" in said
+    assert "holds demodice's V, not smodice's" in said
     said = refuse(3, "train-policy", "--algo", "sail", "--disc", finished_run / "disc.safetensors", *out)
     assert "sail needs a discriminator with loss = wasserstein" in said
-    said = refuse(4, "train-value", "--disc", with_actions / "demodice.disc.safetensors", *out)
-    assert "where nobody acts" in said
+    said = refuse(3, "train-value", "--disc", with_actions / "demodice.disc.safetensors", *out)
+    assert "smodice needs a discriminator with inputs = state" in said
+    ends = ("--disc", with_actions / "demodice.disc.safetensors", "--set", "terminal=absorb")
+    assert "where nobody acts" in refuse(4, "train-value", "--algo", "demodice", *ends, *out)
     assert "unknown algorithm 'bcc'" in refuse(4, "train-policy", "--algo", "bcc", *out)
 
 

@@ -46,10 +46,11 @@ def wasserstein_loss(phi_expert: Tensor, phi_offline: Tensor) -> tuple[Tensor, d
 
 
 def reward(critic_next: Tensor, expert_mean: float) -> Tensor:
-    """phi(s') - E_expert[phi]: how much less like the expert's the next state is."""
+    """phi(s') - E_expert[phi]: below 0 where the next state is less like the expert's than those are on average."""
     return critic_next - expert_mean
 
 
-def action_error(actions: Tensor, wanted: Tensor) -> Tensor:
-    """E|a - wanted|^2 / |A|: of the inverse model on the data, and of the policy against the prior."""
-    return (actions - wanted).square().mean()
+def action_error(actions: Tensor, wanted: Tensor, counts: Tensor | None = None) -> Tensor:
+    """E|a - wanted|^2 / |A| over the rows that count: of the inverse model on the data, of the policy to the prior."""
+    error = (actions - wanted).square().mean(-1)
+    return error.mean() if counts is None else (error * counts).sum() / counts.sum().clamp(min=1)

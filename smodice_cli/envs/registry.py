@@ -1,6 +1,6 @@
 """What the tool knows about each environment, as data: no other module asks for an environment by name.
 
-Importing this module loads neither gymnasium nor mujoco; `make` and `success` do.
+Importing this module loads neither gymnasium nor mujoco; `make`, `success` and what is asked of Gymnasium's own do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EnvSpec:
     plot_dims: tuple[int, int] | None = None  # state coordinates worth drawing
     success: str | None = None  # "package.module:function", observations (N, d) -> bool (N,)
     demonstrator: str | None = None  # "package.module:function", (seed, episode) -> columns of one scripted episode
-    act_limit: float = 1.0  # actions lie in [-act_limit, act_limit]
+    action_range: tuple[Any, Any] = (-1.0, 1.0)  # least and largest action, of all dimensions or of each
     observation_parts: tuple[str, ...] = ("observation",)  # of a recorded dictionary observation, joined in this order
     kwargs: dict[str, Any] = field(default_factory=dict)
 
@@ -91,7 +91,9 @@ def spec(name: str) -> EnvSpec:
     if name.startswith(GYM):
         return _of_gymnasium(name)
     if sizes := re.fullmatch(rf"{DATA}:([0-9]+)x([0-9]+)", name):
-        return EnvSpec(name, "", int(sizes[1]), int(sizes[2]), UNLIMITED, 0.0, 100.0, act_limit=math.inf)
+        return EnvSpec(
+            name, "", int(sizes[1]), int(sizes[2]), UNLIMITED, 0.0, 100.0, action_range=(-math.inf, math.inf)
+        )
     others = f"{GYM}ID is one of Gymnasium's, {DATA} stands for recordings without a simulator"
     raise ConfigError(f"unknown environment '{name}'", f"{nearest(name, list(SPECS))} ({others})")
 
@@ -120,14 +122,17 @@ def _of_gymnasium(name: str) -> EnvSpec:
     with explained(name):
         env = gymnasium.make(name.removeprefix(GYM))
     observed, acted = env.observation_space, env.action_space
-    horizon = (env.spec.max_episode_steps if env.spec else None) or UNLIMITED
+    horizon = env.spec.max_episode_steps if env.spec else None
     env.close()
     if not isinstance(observed, Box) or not isinstance(acted, Box) or len(observed.shape) != 1 or len(acted.shape) != 1:
         raise ConfigError(f"{name}: states and actions must be vectors of numbers, not {observed} and {acted}")
-    limit = float(acted.high[0])
-    if not (acted.high == limit).all() or not (acted.low == -limit).all():
-        raise ConfigError(f"{name}: its actions must lie in [-x, x] with one x, not in {acted}")
-    return EnvSpec(name, name, observed.shape[0], acted.shape[0], horizon, 0.0, 100.0, act_limit=limit)
+    if not acted.is_bounded():
+        raise ConfigError(f"{name}: its actions must have bounds, not {acted}")
+    if not horizon:
+        raise ConfigError(f"{name} has no time limit: its episodes may never end", "register it with max_episode_steps")
+    sizes, entry = (observed.shape[0], acted.shape[0]), ("gymnasium:make", {"id": name.removeprefix(GYM)})
+    limits = (acted.low.astype(np.float32), acted.high.astype(np.float32))
+    return EnvSpec(name, entry[0], *sizes, horizon, 0.0, 100.0, action_range=limits, kwargs=entry[1])
 
 
 def _load(reference: str) -> Any:
@@ -139,14 +144,15 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env:
     """A new environment with its time limit, e.g. `make("hopper", render_mode="rgb_array")`."""
     from gymnasium.wrappers import TimeLimit
 
+    refuse_without_simulator(name)
     entry = spec(name)
-    if not entry.entry_point:
-        raise ConfigError(f"there is no simulator of {name}: its data are recordings alone")
-    if name.startswith(GYM):
-        import gymnasium
-
-        return gymnasium.make(name.removeprefix(GYM), **kwargs)
     return TimeLimit(_load(entry.entry_point)(**entry.kwargs, **kwargs), entry.horizon)
+
+
+def refuse_without_simulator(name: str) -> None:
+    """Refuse what only recordings are known of."""
+    if not spec(name).entry_point:
+        raise ConfigError(f"there is no simulator of {name}: its data are recordings alone")
 
 
 def demonstrator(name: str) -> Callable[[int, int], dict[str, np.ndarray]] | None:

@@ -92,7 +92,7 @@ def flow_residual(dataset: Dataset, w: np.ndarray, gamma: float) -> float:
 
     | (1-gamma) E_mu0[phi(s)] + rho E_dO[w (gamma phi(s') - phi(s))] | / | (1-gamma) E_mu0[phi(s)] |: the Bellman flow
     (Eq. 11) tested by features, where rho is the mass that is not yet in a terminal state (1 if none is); on every
-    k-th row where the data set is large. d^O counts rows alike.
+    k-th of the rows with any weight where there are many. d^O counts rows alike.
     """
     rng = np.random.default_rng(0)
     width = dataset["observations"].shape[1]
@@ -101,7 +101,8 @@ def flow_residual(dataset: Dataset, w: np.ndarray, gamma: float) -> float:
     def phi(states: np.ndarray) -> np.ndarray:
         return np.cos((states - dataset["mean"]) / dataset["std"] @ frequencies + phases)
 
-    rows = slice(None, None, max(1, dataset.rows // FEATURE_ROWS))
+    rows = np.flatnonzero(w)
+    rows = rows[:: max(1, len(rows) // FEATURE_ROWS)]
     weight = w[rows] / w[rows].sum()
     goes_on = dataset["terminals"][rows] == 0
     rho = (1 - gamma) / (1 - gamma * (weight @ goes_on))

@@ -14,7 +14,7 @@ from smodice_cli.inspect import other_figures, output, weights
 from smodice_cli.inspect.others import sample_rows
 from smodice_cli.inspect.subject import Subject
 from smodice_cli.inspect.terminal import percent
-from smodice_cli.inspect.theme import LIGHT, Panel, Theme, band, heat_map, legend, png_bytes, render, style
+from smodice_cli.inspect.theme import LIGHT, Panel, Theme, band, heat_map, legend, pixels, png_bytes, render, style
 from smodice_cli.inspect.views import ALIKE, Wish, usable
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def _pixels(panel: Panel, theme: Theme, width: float, height: float) -> np.ndarr
     figure = render(panel, theme, width, height)
     if panel.title:
         figure.suptitle(panel.title, x=0.012, ha="left", fontsize=11.5, weight="bold", color=theme.ink)
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    return pixels(figure)
 
 
 def _heading(figure: Any, theme: Theme, view: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ def check(path: Path, ending: str, force: bool = False) -> None:
     if path.is_dir():
         raise ForeignFileError(f"{path} is a folder", "name a file")
     above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise OutputError(f"cannot write {path}: {above} is not a folder")
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise OutputError(f"cannot write {path}: {above} is no folder to write in")
     if path.exists() and path.stat().st_size and not force:
         with open(path, "rb") as handle:
             if MARK.encode() not in handle.read(HEAD):

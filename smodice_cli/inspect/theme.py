@@ -75,8 +75,13 @@ def render(panel: Panel, theme: Theme, width: float, height: float, dpi: int = D
 
 def as_png(figure: Figure) -> bytes:
     """The figure as a PNG of few colours: a chart needs no more, and the page stays small."""
+    return png_bytes(pixels(figure))
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """The figure as it is drawn, (height, width, 3)."""
     figure.canvas.draw()
-    return png_bytes(np.asarray(figure.canvas.buffer_rgba())[..., :3])  # type: ignore[attr-defined]
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
 
 
 def png_bytes(pixels: np.ndarray, **text: str) -> bytes:

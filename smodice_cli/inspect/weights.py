@@ -218,6 +218,9 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     it (D7) lacks the discount at which each segment starts: gamma^t sum_{k<n} xi_{t-k} has it. xi follows from
     w_t - gamma w_{t-1} = xi_t - gamma^n xi_{t-n}.
     """
+    if n == 1:
+        found = gamma**t * w
+        return found / found.mean()
     rows = np.arange(len(w))
     change = w - gamma * np.where(t > 0, np.roll(w, 1), 0.0)
     xi = change.copy()
@@ -291,8 +294,10 @@ def plane(dataset: Dataset, dims: tuple[int, int] | None = None) -> Plane:
     every = max(1, dataset.rows // 50_000)
     centre, std = np.asarray(dataset["mean"], np.float64), np.asarray(dataset["std"], np.float64)
     z = (dataset["observations"][::every] - centre) / std
-    _, vectors = np.linalg.eigh(np.cov(z, rowvar=False))
-    return Plane(vectors[:, ::-1][:, :2].T / std, ("component 1", "component 2"), centre)
+    _, vectors = np.linalg.eigh(np.atleast_2d(np.cov(z, rowvar=False)))
+    axes = np.zeros((2, width))  # the second stays 0 where states have one dimension
+    axes[:width] = vectors[:, ::-1][:, :2].T / std
+    return Plane(axes, ("component 1", "component 2"), centre)
 
 
 def state_map(dataset: Dataset, w: np.ndarray, seen: Plane, bins: int = 60) -> dict[str, Any]:

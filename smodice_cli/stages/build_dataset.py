@@ -106,11 +106,11 @@ def _action_range(
     env: registry.EnvSpec, offline: dict[str, np.ndarray], extra: dict[str, np.ndarray], absorbing: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest actions: the environment's, or, where there is none, those of the data."""
-    if np.isfinite(env.act_limit):
-        limit = np.full(env.act_dim, env.act_limit, np.float32)
-        return -limit, limit
+    if np.isfinite(env.action_range).all():
+        low, high = (np.full(env.act_dim, limit, np.float32) for limit in env.action_range)
+        return low, high
     taken = offline["actions"][offline["observations"][:, -1] == 0] if absorbing else offline["actions"]
-    parts = [taken, *(actions for name, actions in extra.items() if name == "expert/actions")]
+    parts = [taken, *([extra["expert/actions"]] if "expert/actions" in extra else [])]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
     high = np.max([part.max(axis=0) for part in parts], axis=0)
     return low, np.where(high > low, high, low + 1)
@@ -127,21 +127,29 @@ def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[s
             widths = {name: getattr(block, name).shape[1] for name in ("observations", "next_observations", "actions")}
             _check_widths(spec, env, **widths)
             check(block, spec.text, rows)
-            outside = (np.abs(block.actions) > env.act_limit).any(axis=1)
-            clipped += int(outside.sum())
-            np.clip(block.actions, -env.act_limit, env.act_limit, out=block.actions)
+            if spec.scheme != "sim":
+                check_zeros(block.observations, spec.text, rows)
+            low, high = env.action_range
+            clipped += int(((block.actions < low) | (block.actions > high)).any(axis=1).sum())
+            np.clip(block.actions, low, high, out=block.actions)
             with artifacts.writing(job.out):
                 spool.append(block, index)
             rows += block.rows
             returns += np.add.reduceat(block.rewards, block.offsets[:-1], dtype=np.float64).tolist()
             bar.update(rows, episodes=len(returns))
     if clipped:
-        notes.append(
-            f"{spec.text}: {clipped} of {rows} actions lay outside [-{env.act_limit:g}, {env.act_limit:g}] "
-            "and were clipped to it"
-        )
+        notes.append(f"{spec.text}: {clipped} of {rows} actions lay outside {_span(env)} and were clipped to it")
+        console.warn(notes[-1])
+    if env.horizon == registry.UNLIMITED and len(returns) == 1:
+        notes.append(f"{spec.text}: nothing marks an end among its {rows} rows, so they count as one episode")
         console.warn(notes[-1])
     return _described(spec, rows, returns)
+
+
+def _span(env: registry.EnvSpec) -> str:
+    """The range of actions in words."""
+    low, high = env.action_range
+    return f"[{low:g}, {high:g}]" if np.ndim(low) == 0 else f"the range of {env.name}'s"
 
 
 def _described(spec: specs.Spec, rows: int, returns: list[float]) -> dict[str, Any]:
@@ -195,7 +203,8 @@ def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], lis
             raise InputError(f"expert source '{text}' holds no states")
         if not np.isfinite(states).all():
             raise InputError(f"expert source '{text}' holds NaN or infinite states")
-        check_zeros(states, f"expert source '{text}'")
+        if spec.scheme != "sim":
+            check_zeros(states, f"expert source '{text}'")
         if states.shape[1] != env.obs_dim and not config.expert_dims:
             raise InputError(
                 f"expert source '{text}' has {states.shape[1]} dimensions, the offline states {env.obs_dim}",
@@ -228,5 +237,5 @@ def _expert_extra(parts: list[specs.ExpertStates], env: registry.EnvSpec) -> dic
         starts = np.cumsum([0, *(len(part.states) for part in parts[:-1])])
         rows = [start + part.action_rows for start, part in zip(starts, parts, strict=True)]
         extra["expert/action_rows"] = np.concatenate(rows).astype(np.int64)
-        extra["expert/actions"] = np.clip(np.concatenate(actions), -env.act_limit, env.act_limit).astype(np.float32)
+        extra["expert/actions"] = np.clip(np.concatenate(actions), *env.action_range).astype(np.float32)
     return extra

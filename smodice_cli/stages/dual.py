@@ -61,7 +61,7 @@ def pose(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config: V
     found = segments(reward, dataset.offsets, config.n_step, config.gamma)
     longest = int(np.diff(dataset.offsets).max())
     rate = config.gamma if config.sampling == "discounted" else 1.0
-    at_time = (rate ** np.arange(longest + 1)).astype(np.float32)
+    at_time = (rate ** np.arange(longest + 1)).clip(min=np.finfo(np.float32).tiny).astype(np.float32)  # 0 is for drops
     probability = at_time[dataset.time_of_row()]
     if config.timeout == "drop":
         dropped = dataset["timeouts"] != 0

@@ -33,6 +33,7 @@ def scores_path(policy: Path) -> Path:
 def evaluate(policy: Path, out: Path, config: EvalConfig, seed: int, options: Options) -> Result:
     """Score a policy artifact in the environment it was trained for."""
     inputs = {"policy": artifacts.load(policy, "policy")}
+    registry.refuse_without_simulator(inputs["policy"].header.metrics["env"])
     if config.curve_episodes and "snapshots" in inputs["policy"].header.outputs:
         try:
             inputs["snapshots"] = artifacts.follow(inputs["policy"], "snapshots", "snapshots")

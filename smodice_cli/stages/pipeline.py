@@ -78,7 +78,7 @@ def chains(folder: Path, settings: dict[str, Settings], seeds: list[int], usual_
 
 def has_simulator(settings: Settings) -> bool:
     """Whether a policy can be scored."""
-    return settings["dataset"]["env"].partition(":")[0] != registry.DATA
+    return registry.known(settings["dataset"]["env"])
 
 
 def build_data(folder: Path, settings: Settings, seed: int, options: Options) -> Result:

@@ -107,9 +107,8 @@ def commands(run: Run) -> list[str]:
             if kind not in headers:
                 continue
             stage = kind if kind == "eval" else f"train-{kind}"
-            given = (
-                run.dataset_path or "dataset.h5" if needed == "data" else places.get(needed, f"{needed}.safetensors")
-            )
+            missing = run.dataset_path or "dataset.h5" if needed == "data" else seed.folder / f"{needed}.safetensors"
+            given = places.get(needed, missing)
             words = ["smodice", stage, f"--{needed}", str(given), *_seed_flag(headers[kind])]
             lines.append(shlex.join([*words, *_changed(kind, headers[kind]), "--out", str(places[kind])]))
     return lines

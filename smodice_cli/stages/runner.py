@@ -19,7 +19,7 @@ from smodice_cli.errors import ForeignFileError, InputError, UsageError
 
 # A stage that comes to compute something else from the same settings gets a new number, so that what it made before is
 # not taken for what it would make now; select-f, which trains V, along with train-value.
-REVISIONS = {"train-value": 3, "train-policy": 2, "select-f": 2}
+REVISIONS = {"train-value": 4, "train-policy": 2, "select-f": 3}
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def _cached(job: Job) -> Result:
 
 def why(job: Job) -> str:
     """The reason to run, or '' if the artifact at the output is exactly what this job would make."""
-    for path in (job.out, *job.beside.values()):
-        artifacts.refuse_folder(path)
     if job.options.force:
+        for path in (job.out, *job.beside.values()):
+            artifacts.refuse_folder(path)
         return "--force was given"
     there = {path: artifacts.peek(path) for path in (job.out, *job.beside.values())}
     for (path, found), kind in zip(there.items(), (job.kind, *job.beside), strict=True):
@@ -167,6 +167,8 @@ def why(job: Job) -> str:
         beside = artifacts.peek(job.out.parent / link.path)
         if beside is None or not artifacts.is_whole(beside) or beside.header.digest != link.digest:
             return f"{link.path}, its {name}, is missing or changed"
+    if _own_checkpoint(job) and job.checkpoint.stat().st_mtime > job.out.stat().st_mtime:
+        return "a run of it with --force was not finished"
     return ""
 
 

@@ -29,7 +29,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.errors import DivergedError, InputError, UsageError, nearest
 from smodice_cli.inspect import output, subject
 from smodice_cli.inspect.diagnostics import findings, verdict
-from smodice_cli.inspect.theme import LIGHT, Panel, Theme, legend, png_bytes, render, style
+from smodice_cli.inspect.theme import LIGHT, Panel, Theme, legend, pixels, png_bytes, render, style
 from smodice_cli.stages import pipeline, train_disc, train_value
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.sampling import row_sampler
@@ -103,7 +103,7 @@ def brief_config(value: ValueConfig, policy: PolicyConfig | None = None, **brief
     if value.estimator != "dual":
         raise UsageError("select-f compares divergences, but value.estimator = returns uses none")
     kept = {name: setting for name, setting in as_dict(value).items() if name not in ("f", "steps")}
-    shape = {"hidden": policy.hidden, "batch": policy.batch} if policy else {}
+    shape = {"hidden": policy.hidden, "batch": policy.batch, "lr": policy.lr} if policy else {}
     return SelectConfig(value=kept, **{**shape, **{name: given for name, given in brief.items() if given is not None}})
 
 
@@ -309,7 +309,5 @@ def draw(path: Path, payload: dict[str, Any]) -> None:
         right.set_ylim(bottom=0)
         legend(left, theme, loc="best")
 
-    figure = render(Panel(STAGE, "", "", paint), LIGHT, 9.6, 3.8)
-    figure.canvas.draw()
-    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
-    output.write(path, png_bytes(pixels, Software=output.MARK))
+    drawn = pixels(render(Panel(STAGE, "", "", paint), LIGHT, 9.6, 3.8))
+    output.write(path, png_bytes(drawn, Software=output.MARK))

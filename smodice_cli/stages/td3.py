@@ -111,16 +111,40 @@ class TD3BC:
         return 0.0
 
 
-class ORIL(TD3BC):
-    """oril: the state discriminator's probability as the reward."""
+class LearnedReward(TD3BC):
+    """A discriminator's reward of states, which an end state, too, may pay: forever, as nothing leaves it (D11)."""
+
+    rewarded = "observations"  # or "next_observations"
 
     def rewards(self) -> Tensor:
         disc = train_disc.load(self.job.inputs["disc"], self.dataset, self.device)
-        return oril.reward(train_disc.row_rewards(disc, self.dataset, "state"))
+
+        def reward(states: np.ndarray) -> Tensor:
+            blocks = np.array_split(states, range(train_disc.BLOCK, len(states), train_disc.BLOCK))
+            return torch.cat([self.reward_of(train_disc.rewards(disc, block)) for block in blocks]).cpu()
+
+        found = reward(self.dataset[self.rewarded])
+        if self.config.terminal == "absorb":
+            ends, gamma = np.flatnonzero(self.dataset["terminals"]), self.config.gamma
+            found[ends] += gamma / (1 - gamma) * reward(self.dataset["next_observations"][ends])
+        return found
+
+    def reward_of(self, logits: Tensor) -> Tensor:
+        """The reward of states by what the discriminator says of them."""
+        raise NotImplementedError
 
 
-class SAIL(TD3BC):
+class ORIL(LearnedReward):
+    """oril: the state discriminator's probability as the reward."""
+
+    def reward_of(self, logits: Tensor) -> Tensor:
+        return oril.reward(logits)
+
+
+class SAIL(LearnedReward):
     """sail: the Wasserstein critic's reward of the next state, and the inverse model's prior on the expert's states."""
+
+    rewarded = "next_observations"
 
     def prepare(self) -> None:
         super().prepare()
@@ -135,16 +159,14 @@ class SAIL(TD3BC):
             self.modules["inverse"] = self.inverse.to(self.device)
             self.optimisers["inverse"] = Adam(self.inverse.parameters(), self.config.lr)
 
-    def rewards(self) -> Tensor:
-        artifact = self.job.inputs["disc"]
-        disc = train_disc.load(artifact, self.dataset, self.device)
-        blocks = (slice(i, i + train_disc.BLOCK) for i in range(0, self.dataset.rows, train_disc.BLOCK))
-        after = torch.cat([train_disc.rewards(disc, self.dataset["next_observations"][rows]) for rows in blocks])
-        return sail.reward(after, artifact.header.metrics["reward_expert"])
+    def reward_of(self, logits: Tensor) -> Tensor:
+        return sail.reward(logits, self.job.inputs["disc"].header.metrics["reward_expert"])
 
     def learn_more(self, s: Tensor, after: Tensor, a: Tensor) -> None:
         if self.prior:
-            descend(sail.action_error(self.inverse(s, after), a), [self.optimisers["inverse"]])
+            # A row that stays where it is shows no action: its next state is not known, or it is an absorbing one.
+            moves = (after != s).any(-1)
+            descend(sail.action_error(self.inverse(s, after), a, moves), [self.optimisers["inverse"]])
 
     def regulariser(self) -> Tensor | float:
         if not self.prior:

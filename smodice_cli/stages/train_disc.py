@@ -17,10 +17,11 @@ from smodice_cli.algos import sail
 from smodice_cli.algos.nets import Discriminator, initialise
 from smodice_cli.algos.smodice import discriminator_loss, gradient_penalty
 from smodice_cli.artifacts import Artifact, Header
-from smodice_cli.config import DiscConfig
+from smodice_cli.config import DiscConfig, check_together
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError
+from smodice_cli.errors import InputError
 from smodice_cli.inspect.weights import auroc
+from smodice_cli.methods import METHODS
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.trainer import Adam, State, descend, fit, prepare
 
@@ -31,12 +32,22 @@ WATCHED = 8192  # held-out states on which the AUC is measured
 
 def train_disc(data: Path, out: Path, config: DiscConfig, seed: int, options: Options) -> Result:
     """Train the discriminator on a dataset artifact."""
-    if config.loss == "wasserstein" and (config.prior or not config.gradient_penalty):
-        raise ConfigError("disc.loss = wasserstein needs disc.gradient_penalty above 0 and disc.prior = 0")
+    check_together(config)
     inputs = {"dataset": artifacts.load(data, "dataset")}
     if config.inputs == "state-action":
         Dataset.of(inputs["dataset"]).expert_pairs()  # says why, where there are none
     return run(Job(STAGE, "disc", out, config, seed, inputs, options), _work)
+
+
+def refuse_other(disc: Artifact, algo: str) -> None:
+    """Refuse a discriminator of another kind than the algorithm's."""
+    for name, usual in (("inputs", "state"), ("loss", "cross-entropy")):
+        found, wanted = disc.header.config.get(name, usual), METHODS[algo].settings.get("disc", {}).get(name, usual)
+        if found != wanted:
+            raise InputError(
+                f"{algo} needs a discriminator with {name} = {wanted}, but that of {disc.path} has {found}",
+                f"smodice train-disc --algo {algo} makes one",
+            )
 
 
 def inputs_of(disc: Artifact) -> str:

@@ -16,7 +16,7 @@ from smodice_cli.config import PolicyConfig, check_together
 from smodice_cli.data import Dataset
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.methods import METHODS
-from smodice_cli.stages import td3
+from smodice_cli.stages import td3, train_disc
 from smodice_cli.stages.learners import cloning
 from smodice_cli.stages.runner import Job, Options, Result, run
 from smodice_cli.stages.snapshots import Snapshots, snapshots_path
@@ -57,16 +57,11 @@ def _inputs(algo: str, start: Path) -> dict[str, Artifact]:
         if METHODS[algo].expert_actions:
             Dataset.of(first).expert_pairs()  # says why, where there are none
         return {"dataset": first}
-    told = first.header.config if needed == "disc" else first.header.metrics.get("disc", {})
-    for name, usual in (("inputs", "state"), ("loss", "cross-entropy")):
-        found, wanted = told.get(name, usual), METHODS[algo].settings.get("disc", {}).get(name, usual)
-        if found != wanted:
-            raise InputError(
-                f"{algo} needs a discriminator with {name} = {wanted}, but that of {start} has {found}",
-                f"smodice train-disc --algo {algo} makes one",
-            )
     if needed == "disc":
+        train_disc.refuse_other(first, algo)
         return {"disc": first, "dataset": artifacts.follow(first, "dataset", "dataset")}
+    if (found := first.header.config.get("algo", "smodice")) != algo:
+        raise InputError(f"{start} holds {found}'s V, not {algo}'s", f"smodice train-value --algo {algo} makes one")
     weights = artifacts.follow(first, "weights", "weights")
     return {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
 

@@ -15,7 +15,7 @@ from smodice_cli.artifacts import Header, Link
 from smodice_cli.config import ValueConfig, as_dict, check_together
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError, DivergedError, InputError
+from smodice_cli.errors import ConfigError, DivergedError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
 from smodice_cli.inspect.weights import on_rows_alike
 from smodice_cli.stages import train_disc
@@ -30,15 +30,14 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
     """Train V on the dataset that the discriminator names."""
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
+    train_disc.refuse_other(discriminator, config.algo)
     if train_disc.inputs_of(discriminator) != "state" and (
         config.terminal == "absorb" or config.estimator == "returns"
     ):
         raise ConfigError(
             "a discriminator of states with actions gives an end state, where nobody acts, no reward",
-            "train-value --algo demodice, or --set terminal=zero with the dual",
+            "--set terminal=zero with the dual",
         )
-    if discriminator.header.config.get("loss", "cross-entropy") != "cross-entropy":
-        raise InputError(f"{disc} is sail's critic, whose reward is no log ratio", "train-policy --algo sail takes it")
     check_together(config)
     if config.f == "auto":
         from smodice_cli.stages import select_f  # which itself trains V
@@ -122,9 +121,6 @@ def _write(
     metrics = weight_health(w, columns["source"], dataset.sources) | figures
     alike = on_rows_alike(w, columns["t"], as_dict(job.config))
     metrics["flow_residual"] = flow_residual(dataset, w if alike is None else alike, gamma)
-    unusual = {name: job.inputs["disc"].header.config.get(name) for name in ("inputs", "loss")}
-    if any(unusual.values()):
-        metrics["disc"] = {name: found for name, found in unusual.items() if found}  # train-policy asks
     for warning in health_warnings(metrics, job.config.terminal):
         console.warn(f"{job.stage}: {warning}")
     seconds = time.monotonic() - began

@@ -256,7 +256,7 @@ class _Log:
         self.path = path
         if not start and path.exists():
             with open(path, "rb") as file:
-                if file.read(8) not in (b"", b'{"step":'):
+                if not b'{"step":'.startswith(file.read(8)):
                     raise ForeignFileError(
                         f"{path} exists and is no log of smodice's", "move it away, or choose another --out"
                     )

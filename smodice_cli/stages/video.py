@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.config import EvalConfig
 from smodice_cli.console import Progress, console
 from smodice_cli.envs import registry, rendering
-from smodice_cli.errors import ForeignFileError, OutputError, UsageError
+from smodice_cli.errors import UsageError
+from smodice_cli.inspect import output
 
 FRAMES_PER_SECOND = 25
 FORMATS = (".gif", ".mp4")
@@ -28,11 +28,7 @@ def check(path: Path, force: bool = False) -> None:
         raise UsageError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
     if path.suffix == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UsageError("writing MP4 needs imageio-ffmpeg", "pip install 'smodice[video]', or write a .gif")
-    if path.exists() and not force:
-        raise ForeignFileError(f"{path} exists", "choose another name, or overwrite it with --force")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise OutputError(f"cannot write {path}: {above} is no folder to write in")
+    output.check(path, path.suffix, force)
 
 
 def record(policy: Path, path: Path, config: EvalConfig, seed: int) -> None:

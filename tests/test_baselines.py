@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from test_cache import TINY, write_recipe
 
 from smodice_cli import artifacts, config, recipes
 from smodice_cli.algos import oril, rce, sail, td3bc
-from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
+from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, initialise
 from smodice_cli.algos.smodice import importance_weights, value_loss
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
 from smodice_cli.methods import METHODS, TD3
-from smodice_cli.stages import td3, trainer
+from smodice_cli.stages import td3, train_disc, trainer
 from smodice_cli.stages.runner import Job
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def test_demodices_dual_is_that_of_its_paper() -> None:
     np.testing.assert_allclose(importance_weights("kl", residual, strength), weights / weights.mean(), rtol=1e-5)
 
 
-# --- one update of TD3+BC in numpy -----------------------------------------------------------------------------------
+# --- updates of TD3+BC, and of what is built on it, in numpy ---------------------------------------------------------
 
 
 class NumpyNet:
@@ -148,7 +149,24 @@ class NumpyNet:
             p += tau * (o - p)
 
 
-def small_problem() -> tuple[td3.TD3BC, dict[str, np.ndarray], PolicyConfig]:
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def own(*tensors: Any) -> list[np.ndarray]:
+    return [t.detach().numpy().astype(np.float64) for t in tensors]
+
+
+def of_linear(*layers: Any) -> NumpyNet:
+    """The same network in numpy."""
+    return NumpyNet([w.T for w in own(*(x.weight for x in layers))], own(*(x.bias for x in layers)))
+
+
+EXPERT_PHI = 0.3  # the mean of sail's critic on expert states
+
+
+def small_problem(algo: str, monkeypatch: pytest.MonkeyPatch) -> tuple[td3.TD3BC, Discriminator]:
+    """A learner on twelve rows, three of them terminal, one of which does not know where it ended."""
     rng = np.random.default_rng(0)
     arrays = {
         "observations": rng.normal(size=(12, 3)),
@@ -156,71 +174,137 @@ def small_problem() -> tuple[td3.TD3BC, dict[str, np.ndarray], PolicyConfig]:
         "actions": rng.uniform(-2, 2, (12, 2)),
         "rewards": rng.normal(size=12),
         "terminals": (np.arange(12) % 4 == 3).astype(np.uint8),
+        "expert/observations": rng.normal(size=(5, 3)),
+        "expert/offsets": np.array([0, 2, 5]),
     }
-    settings = PolicyConfig(algo="td3bc", gamma=0.5, batch=6, hidden=5, lr=0.01, tau=0.125)
+    arrays["next_observations"][7] = arrays["observations"][7]
+    settings = PolicyConfig(algo=algo, gamma=0.6, batch=6, hidden=5, lr=0.01, tau=0.125, prior=3.0)  # type: ignore[arg-type]
     mean, std, limit = torch.tensor([0.5, -0.5, 0.0]), torch.tensor([2.0, 1.0, 0.5]), torch.full((2,), 2.0)
-    policy = TanhGaussianPolicy(mean, std, -limit, limit, 5)
+    policy, disc = TanhGaussianPolicy(mean, std, -limit, limit, 5), Discriminator(mean, std, range(3), 4)
     generator = torch.Generator().manual_seed(1)
-    initialise(policy, generator)
+    for module in (policy, disc):
+        initialise(module, generator)
+    monkeypatch.setattr(train_disc, "load", lambda *_: disc)
+    given: Any = {"disc": SimpleNamespace(header=SimpleNamespace(metrics={"reward_expert": EXPERT_PHI}))}
     dataset = Dataset(arrays, ENV, [0, 1, 2], False, ["a"])
-    job = Job("train-policy", "policy", Path("policy.safetensors"), settings, 0)
-    return td3.TD3BC(job, dataset, policy, generator, torch.device("cpu")), arrays, settings
+    job = Job("train-policy", "policy", Path("policy.safetensors"), settings, 0, given)
+    return td3.LEARNERS[algo](job, dataset, policy, generator, torch.device("cpu")), disc
 
 
-def test_three_updates_of_td3bc_equal_an_independent_computation() -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        learner, arrays, c = small_problem()
-        policy, critic = learner.policy, learner.critic
-        numbers = torch.Generator()
-        numbers.set_state(learner.generator.get_state())
+class Reference:
+    """The same learner in numpy, from the same numbers at random."""
 
-        def own(tensors: list[Any]) -> list[np.ndarray]:
-            return [t.detach().numpy().copy() for t in tensors]
+    def __init__(self, learner: td3.TD3BC, disc: Discriminator) -> None:
+        policy, self.c, self.data = learner.policy, learner.config, learner.dataset.arrays
+        self.numbers = torch.Generator()
+        self.numbers.set_state(learner.generator.get_state())
+        self.actor = of_linear(policy.body[0], policy.body[2], policy.mean)
+        weights, biases = own(*learner.critic.weights), own(*learner.critic.biases)
+        self.critics = [NumpyNet([w[i] for w in weights], [b[i, 0] for b in biases]) for i in (0, 1)]
+        self.actor_target, self.critic_targets = self.actor.copy(), [q.copy() for q in self.critics]
+        self.inverse = of_linear(*learner.inverse.body[:6:2]) if isinstance(learner, td3.SAIL) else None
+        self.mean, self.std = own(policy.normaliser.mean, policy.normaliser.std)
+        self.reward = self.rewards(of_linear(*disc.body[::2]))
 
-        actor = NumpyNet(
-            [w.T for w in own([policy.body[0].weight, policy.body[2].weight, policy.mean.weight])],
-            own([policy.body[0].bias, policy.body[2].bias, policy.mean.bias]),
-        )
-        weights, biases = own(list(critic.weights)), own(list(critic.biases))
-        critics = [NumpyNet([w[i] for w in weights], [b[i, 0] for b in biases]) for i in (0, 1)]
-        actor_target, critic_targets = actor.copy(), [q.copy() for q in critics]
-        mean, std = policy.normaliser.mean.numpy().astype(float), policy.normaliser.std.numpy().astype(float)
-        for step in range(3):
-            rows = torch.randint(12, (c.batch,), generator=numbers).numpy()
-            noise = torch.randn((c.batch, 2), generator=numbers).numpy()
-            s, after = ((arrays[n][rows] - mean) / std for n in ("observations", "next_observations"))
-            a = arrays["actions"][rows] / 2
-            shift = np.clip(c.policy_noise * noise, -c.noise_clip, c.noise_clip)
-            next_a = np.clip(np.tanh(actor_target.forward(after)) + shift, -1, 1)
-            beyond = [q.forward(np.hstack([after, next_a]))[:, 0] for q in critic_targets]
-            go_on = 0.5 * (1 - arrays["terminals"][rows])
-            y = arrays["rewards"][rows] + go_on * np.minimum(*beyond)
-            for q in critics:
+    def scaled(self, states: np.ndarray) -> np.ndarray:
+        return (states - self.mean) / self.std
+
+    def rewards(self, disc: NumpyNet) -> np.ndarray:
+        def logit(states: np.ndarray) -> np.ndarray:
+            x = self.scaled(states)
+            for layer in (0, 1):
+                x = np.tanh(x @ disc.parameters[layer] + disc.parameters[3 + layer])
+            return (x @ disc.parameters[2] + disc.parameters[5])[:, 0]
+
+        ends, forever = self.data["terminals"] == 1, 1 / (1 - self.c.gamma)
+        if self.c.algo == "oril":
+            now, then = (sigmoid(logit(self.data[n])) for n in ("observations", "next_observations"))
+            return now + ends * self.c.gamma * forever * then
+        if self.c.algo == "sail":
+            then = logit(self.data["next_observations"]) - EXPERT_PHI
+            return np.where(ends, forever * then, then)
+        return self.data["rewards"]
+
+    def draw(self, among: int) -> np.ndarray:
+        return torch.randint(among, (self.c.batch,), generator=self.numbers).numpy()
+
+    def step(self, step: int) -> None:
+        c, data, rows = self.c, self.data, self.draw(12)
+        noise = torch.randn((c.batch, 2), generator=self.numbers).numpy()
+        s, after = self.scaled(data["observations"][rows]), self.scaled(data["next_observations"][rows])
+        a = data["actions"][rows] / 2
+        shift = np.clip(c.policy_noise * noise, -c.noise_clip, c.noise_clip)
+        next_a = np.clip(np.tanh(self.actor_target.forward(after)) + shift, -1, 1)
+        beyond = np.minimum(*(q.forward(np.hstack([after, next_a]))[:, 0] for q in self.critic_targets))
+        if c.algo == "rce":
+            self.classify(s, a, beyond)
+        else:
+            y = self.reward[rows] + c.gamma * (1 - data["terminals"][rows]) * beyond
+            for q in self.critics:
                 error = q.forward(np.hstack([s, a]))[:, 0] - y
                 q.adam(q.backward(2 * error[:, None] / c.batch)[0], c.lr)
-            if step % 2 == 1:
-                acted = np.tanh(actor.forward(s))
-                q1 = critics[0].forward(np.hstack([s, acted]))[:, 0]
-                slope = np.full((c.batch, 1), -c.bc_alpha / np.abs(q1).mean() / c.batch)
-                through = critics[0].backward(slope)[1][:, 3:]
-                gradient = (through + (acted - a) * 2 / a.size) * (1 - acted**2)
-                actor.adam(actor.backward(gradient)[0], c.lr)
-                actor_target.follow(actor, c.tau)
-                for target, q in zip(critic_targets, critics, strict=True):
-                    target.follow(q, c.tau)
+        if self.inverse:
+            moves = (rows != 7)[:, None]
+            found = np.tanh(self.inverse.forward(np.hstack([s, after - s])))
+            self.inverse.adam(self.inverse.backward(moves * (found - a) * (1 - found**2) / moves.sum())[0], c.lr)
+        if step % 2 == 1:
+            self.improve(s, a)
+
+    def classify(self, s: np.ndarray, a: np.ndarray, beyond: np.ndarray) -> None:
+        c, odds = self.c, np.exp(beyond)
+        examples = self.scaled(self.data["expert/observations"][self.draw(5)])
+        acted = np.tanh(self.actor_target.forward(examples))
+        for q in self.critics:
+            logit = q.forward(np.hstack([s, a]))
+            negative = q.backward((sigmoid(logit) - c.gamma * odds[:, None] * sigmoid(-logit)) / c.batch)[0]
+            logit = q.forward(np.hstack([examples, acted]))
+            positive = q.backward(-(1 - c.gamma) * sigmoid(-logit) / c.batch)[0]
+            q.adam([n + p for n, p in zip(negative, positive, strict=True)], c.lr)
+
+    def improve(self, s: np.ndarray, a: np.ndarray) -> None:
+        c, first = self.c, self.critics[0]
+        acted = np.tanh(self.actor.forward(s))
+        q = first.forward(np.hstack([s, acted]))
+        worth, slope = (sigmoid(q), sigmoid(q) * sigmoid(-q)) if c.algo == "rce" else (q, np.ones_like(q))
+        through = first.backward(-c.bc_alpha / np.abs(worth).mean() * slope / c.batch)[1][:, 3:]
+        gradients = self.actor.backward((through + (acted - a) / c.batch) * (1 - acted**2))[0]
+        if self.inverse:
+            expert, some = self.scaled(self.data["expert/observations"]), np.array([0, 2, 3])[self.draw(3)]
+            before, then = expert[some], expert[some + 1]
+            wanted = np.tanh(self.inverse.forward(np.hstack([before, then - before])))
+            acted = np.tanh(self.actor.forward(before))
+            more = self.actor.backward(c.prior * (acted - wanted) / c.batch * (1 - acted**2))[0]
+            gradients = [g + m for g, m in zip(gradients, more, strict=True)]
+        self.actor.adam(gradients, c.lr)
+        self.actor_target.follow(self.actor, c.tau)
+        for target, net in zip(self.critic_targets, self.critics, strict=True):
+            target.follow(net, c.tau)
+
+
+@pytest.mark.parametrize("algo", TD3)
+def test_updates_equal_an_independent_computation(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        learner, disc = small_problem(algo, monkeypatch)
+        expected = Reference(learner, disc)
+        for step in range(5):
             learner.update(step)
+            expected.step(step)
     finally:
         torch.set_default_dtype(torch.float32)
-    for module, net in ((policy, actor), (learner.policy_target, actor_target)):
-        np.testing.assert_allclose(module.body[0].weight.detach().numpy().T, net.parameters[0], rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(module.mean.bias.detach(), net.parameters[5], rtol=1e-6, atol=1e-9)
-    for module, nets in ((critic, critics), (learner.critic_target, critic_targets)):
+    for module, net in ((learner.policy, expected.actor), (learner.policy_target, expected.actor_target)):
+        same_parameters(of_linear(module.body[0], module.body[2], module.mean), net)
+    for module, nets in ((learner.critic, expected.critics), (learner.critic_target, expected.critic_targets)):
+        weights, biases = own(*module.weights), own(*module.biases)
         for i, net in enumerate(nets):
-            for layer in range(3):
-                expected, bias = net.parameters[layer], net.parameters[3 + layer]
-                np.testing.assert_allclose(module.weights[layer][i].detach(), expected, rtol=1e-6, atol=1e-9)
-                np.testing.assert_allclose(module.biases[layer][i, 0].detach(), bias, rtol=1e-6, atol=1e-9)
+            same_parameters(NumpyNet([w[i] for w in weights], [b[i, 0] for b in biases]), net)
+    if expected.inverse:
+        same_parameters(of_linear(*learner.inverse.body[:6:2]), expected.inverse)
+
+
+def same_parameters(found: NumpyNet, expected: NumpyNet) -> None:
+    for mine, theirs in zip(found.parameters, expected.parameters, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -364,6 +448,13 @@ def test_settings_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
     recipe = "pipelines/comparison/pointmass-4direction.toml"
     idle = ("--set", "policy.td3bc.steps=5", "--dry-run")
     assert "settings of td3bc, which does not run" in refuse(4, "run", recipe, "--algo", "bc", *idle)
+    assert "bc has no train-value" in refuse(4, "run", recipe, "--set", "value.bc.gamma=0.5", "--dry-run")
+    assert "td3bc is an algorithm" in refuse(4, "run", recipe, "--set", "policy.td3bc=5", "--dry-run")
+    assert "wasserstein needs" in refuse(4, "run", recipe, "--set", "disc.sail.prior=0.1", "--dry-run")
+    assert "trains one algorithm" in refuse(2, "train-policy", "--set", 'algo=["bc", "rce"]')
+    own = tmp_path / "own.toml"
+    own.write_text("[policy]\ntd3bc = 5\n")
+    assert "must be a section of settings" in refuse(4, "run", own, "--dry-run")
     (tmp_path / "v.toml").write_text("[slow.policy]\ntau = 0.5\n")
     variants = ("--algo", "smodice", "--variants", tmp_path / "v.toml", "--dry-run")
     assert "policy.tau is not read by smodice" in refuse(4, "run", recipe, *variants)

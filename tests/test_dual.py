@@ -105,6 +105,16 @@ def test_ratios_are_those_of_a_row_by_row_computation(
     np.testing.assert_allclose(w, covering, rtol=1e-4)
 
 
+def test_the_rows_of_a_very_long_episode_keep_their_weights() -> None:
+    """gamma^t is below the least number of single precision there."""
+    data, rows = random_data(), 12_000
+    arrays = {name: np.resize(data[name], (rows, *data[name].shape[1:])) for name in ("observations", "timeouts")}
+    arrays |= {"next_observations": arrays["observations"], "terminals": np.zeros(rows, np.uint8)}
+    arrays |= {"episode_offsets": np.array([0, rows]), "mean": data["mean"], "std": data["std"]}
+    problem = dual.pose(Dataset(arrays, "hopper", [0], False, ["a"]), np.zeros(rows), np.zeros(1), ValueConfig())
+    assert (dual.ratios(problem, np.zeros(rows, np.float32), np.zeros(rows, np.float32)) > 0).all()
+
+
 def test_watched_segments_stand_for_all_held_out_ones() -> None:
     """Each is watched in proportion to its probability, to within one: none that matters can be missed."""
     probability = np.random.default_rng(0).exponential(size=500).astype(np.float32)

@@ -6,7 +6,9 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from conftest import ENV, SMALL, Start, digest, listing, refuse, smodice, succeed, wait_for
@@ -202,6 +204,43 @@ def test_an_environment_of_gymnasiums(tmp_path: Path) -> None:
     assert "doesn't exist" in refuse(4, "build-dataset", "--env", "gym:Nothing-v0", *others)
 
 
+class Slider(gymnasium.Env):
+    """One number that starts at 0 and never ends by itself."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+
+    def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
+        self.action_space = gymnasium.spaces.Box(np.float32([low, -3.0]), np.float32([high, 0.5]))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.place = np.zeros(1, np.float32)
+        return self.place, {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.place = self.place + action[:1]
+        return self.place, float(self.place[0]), False, False, {}
+
+
+def test_a_gymnasium_environment_of_ones_own(tmp_path: Path) -> None:
+    """Each action with a range of its own, states of one dimension, the origin among them."""
+    for name, settings in (("Slider-v0", {"max_episode_steps": 9}), ("Endless-v0", {})):
+        gymnasium.register(name, Slider, **settings)
+    gymnasium.register("Unbounded-v0", Slider, max_episode_steps=9, kwargs={"high": np.inf})
+    random = "sim:gym:Slider-v0-random"
+    data = {"env": "gym:Slider-v0", "offline": [f"{random}#90"], "expert": [f"{random}#traj=0"]}
+    recipe = write_recipe(tmp_path / "r.toml", TINY | {"dataset": data})
+    succeed("run", recipe, "--out", tmp_path / "run")
+    found = artifacts.load(tmp_path / "run/dataset.h5", "dataset").arrays
+    assert (found["action_low"].tolist(), found["action_high"].tolist()) == ([0.0, -3.0], [1.0, 0.5])
+    assert (found["actions"] >= found["action_low"]).all()
+    assert found["actions"][:, 1].min() < -2
+    succeed("inspect", tmp_path / "run/seed0/weights.h5", "--png", tmp_path / "w.png")
+    succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")
+    others = ("--offline", f"{random}#10", "--expert", f"{random}#traj=0", "--out", tmp_path / "d.h5")
+    assert "has no time limit" in refuse(4, "build-dataset", "--env", "gym:Endless-v0", *others)
+    assert "must have bounds" in refuse(4, "build-dataset", "--env", "gym:Unbounded-v0", *others)
+
+
 def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
     from test_bad_input import write_file
 
@@ -215,7 +254,12 @@ def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
     assert (policy.obs_dim, policy.act_dim) == (7, 2)
     action = policy.act(np.zeros(7))
     assert ((action >= actions.min(0)) & (action <= actions.max(0))).all()
-    assert "no simulator" in refuse(4, "eval", "--policy", found[0])
+    assert "no simulator" in refuse(4, "eval", "--policy", found[0], "--dry-run")
+    value, out = Path(found[0]).with_name("value.safetensors"), tmp_path / "p.safetensors"
+    assert "eval" not in succeed("train-policy", "--value", value, "--out", out, "--steps", "5", *SMALL).stderr
+    endless = write_file(tmp_path / "endless.hdf5", width=7, actions=actions, terminals=None, timeouts=None)
+    one = ("--offline", f"file:{endless}", "--expert", f"file:{path}#traj=1", "--out", tmp_path / "one.h5")
+    assert "nothing marks an end among its 59 rows" in succeed("build-dataset", "--env", "data", *one).stderr
     assert "cached" in succeed("run", recipe, "--out", tmp_path / "run", "--dry-run").stdout
     succeed("inspect", tmp_path / "run/seed0/weights.h5")
     succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")
@@ -249,6 +293,8 @@ def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
     assert {row["state"] for row in succeed("status", run, "--json").json["artifacts"]} == {"ok"}
     provenance = succeed("inspect", tmp_path / "runs/weights.h5", "--json").json["provenance"]
     assert {entry["state"] for entry in provenance} == {"ok"}
+    (tmp_path / "both").symlink_to(run)
+    succeed("train-value", "--disc", tmp_path / "both/disc.safetensors", "--out", tmp_path / "v.safetensors", *few)
 
 
 def test_the_policy_stops_when_the_held_out_loss_no_longer_falls(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -153,8 +154,20 @@ def test_a_checkpoint_left_by_a_kill_after_the_artifact_was_written_goes(disc: S
     left = disc.checkpoint.read_bytes()
     succeed(*disc.command)
     disc.checkpoint.write_bytes(left)
+    os.utime(disc.checkpoint, (0, 0))  # it was written before the artifact
     assert succeed(*disc.command, "--json").json["status"] == "cached"
     assert not disc.checkpoint.exists()
+
+
+def test_a_forced_run_that_was_stopped_goes_on_without_force(disc: Stage, start: Start, whole: Whole) -> None:
+    """As the command that it ends with says."""
+    succeed(*disc.command)
+    running = start(*disc.quick, "--force")
+    disc.reached(50, running)
+    running.kill()
+    assert "resuming from step" in succeed(*disc.command).stderr
+    assert disc.result() == whole("disc")
+    assert succeed(*disc.command, "--json").json["status"] == "cached"
 
 
 def test_a_damaged_checkpoint_is_not_used(disc: Stage, start: Start) -> None:

@@ -167,7 +167,7 @@ def why(job: Job) -> str:
         beside = artifacts.peek(job.out.parent / link.path)
         if beside is None or not artifacts.is_whole(beside) or beside.header.digest != link.digest:
             return f"{link.path}, its {name}, is missing or changed"
-    if _own_checkpoint(job) and job.checkpoint.stat().st_mtime > job.out.stat().st_mtime:
+    if _own_checkpoint(job) and job.checkpoint.stat().st_mtime_ns > job.out.stat().st_mtime_ns:
         return "a run of it with --force was not finished"
     return ""
 

@@ -268,14 +268,9 @@ def run(
     chosen = config.parse_assignments(set or [])
     shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source))
     algos = recipes.check_algorithms(algo.split(",") if algo else shared[recipes.RUN]["algo"], "--algo")
-    settings = {name: recipes.for_run(name, algos, shared, chosen) for name in algos}
-    if variants:
-        if algos != ["smodice"]:
-            raise UsageError("--variants are changes to smodice: they go with no other algorithm")
-        for name, changes in recipes.read_variants(variants).items():
-            settings[name] = recipes.for_run("smodice", algos, config.merge(shared, changes), chosen)
+    settings = recipes.for_methods(shared, chosen, algos, variants)
     usual = recipes.for_algorithm("smodice", shared, chosen)
-    folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
+    folder = out or recipes.run_folder(recipe, source)
     options = Options(force, resume, dry_run, 1, device, checkpoint_every)
     data = pipeline.build_data(folder, usual, 0, options)
     undecided = [

@@ -171,7 +171,7 @@ def select_f(
     chosen = config.parse_assignments(set or [])
     shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source))
     settings = recipes.for_run("smodice", ["smodice"], shared, chosen)
-    folder = out or Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
+    folder = out or recipes.run_folder(recipe, source)
     options = Options(force=force, dry_run=dry_run)
     brief = {"candidates": names, "steps": steps, "policy_steps": policy_steps}
     result = stage.for_recipe(folder, settings, seed, options, **brief)

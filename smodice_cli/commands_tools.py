@@ -18,7 +18,7 @@ from smodice_cli.errors import InputError, UsageError
     "--expert sim:hopper@experts/hopper.safetensors#traj=0",
 )
 def train_expert(
-    env: Annotated[str, typer.Argument(help="Environment; `smodice envs` lists them.")],
+    env: Annotated[str, typer.Argument(help="Environment: as `smodice envs` lists, or gym:ID.")],
     out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,

@@ -83,7 +83,8 @@ class ValueConfig:
         "absorb", "after a terminal row: its end state forever, nothing (V = 0), or V of the end state, a dead end"
     )
     timeout: Literal["bootstrap", "drop"] = setting(
-        "bootstrap", "segments that end at a time limit: go on from V of their end state, or leave them out of the loss"
+        "bootstrap",
+        "segments that end at a time limit: go on from V of their end state, or have no part and no weight",
     )
     steps: int = setting(3000, "gradient steps", gt=0)
     batch: int = setting(256, "segments per step", gt=0, le=1 << 20)

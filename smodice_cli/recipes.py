@@ -25,7 +25,7 @@ from smodice_cli.config import (
     preset,
     refuse_unread,
 )
-from smodice_cli.errors import ConfigError, InputError, nearest
+from smodice_cli.errors import ConfigError, InputError, UsageError, nearest
 from smodice_cli.methods import METHODS
 
 RUN = "run"  # the section that holds the top-level `algo` of a recipe
@@ -131,6 +131,22 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
             "give them to it with expert_actions = true in [dataset], or --set dataset.expert_actions=true",
         )
     return settings
+
+
+def for_methods(shared: Settings, chosen: Settings, algos: Sequence[str], variants: Path | None) -> dict[str, Settings]:
+    """The settings of every method of a run: its algorithms, or smodice and the variants of it."""
+    settings = {name: for_run(name, algos, shared, chosen) for name in algos}
+    if variants:
+        if list(algos) != ["smodice"]:
+            raise UsageError("--variants are changes to smodice: they go with no other algorithm")
+        for name, changes in read_variants(variants).items():
+            settings[name] = for_run("smodice", algos, merge(shared, changes), chosen)
+    return settings
+
+
+def run_folder(recipe: Path, source: str) -> Path:
+    """Where a recipe's run lies unless another place is named."""
+    return Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
 
 
 def refuse_idle(chosen: Settings, algos: Sequence[str]) -> None:

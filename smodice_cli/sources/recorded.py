@@ -1,8 +1,8 @@
 """Recorded data in blocks of whole episodes: D4RL's HDF5 layout, the same columns in an .npz, and Minari's HDF5 layout.
 
-Variants met in real files: no `timeouts`, no `next_observations`, no `rewards`; float64; an extra axis on actions;
-`terminals` set at the time limit; a last episode that is cut short; nested `infos`, which are not read. A row whose
-next state the file does not hold is left out, except after a true end, where nothing follows anyway.
+Variants met in real files: no `timeouts`, no `next_observations`, no `rewards`, no mark of an end at all; float64; an
+extra axis on actions; `terminals` set at the time limit; a last episode that is cut short; nested `infos`, which are
+not read. A row whose next state the file does not hold is left out, except after a true end, where nothing follows.
 
 Minari's layout holds a group an episode with one observation more than actions. Of an observation that is a dictionary
 (goal tasks) the environment's `observation_parts` are joined, in that order; by default only `observation`, since an

@@ -1,6 +1,6 @@
 """Source texts as users type them: SCHEME:NAME[#SELECTION].
 
-sim:pointmass-4direction#50000      simulate; a bare number counts transitions
+sim:pointmass-4direction#50000      simulate; a bare number counts transitions (sim:gym:ID-random: Gymnasium's own)
 d4rl:hopper-expert-v2#200           D4RL's files, cached or downloaded; `d4rl:` may be left out
 minari:mujoco/hopper/expert-v0      Minari's data sets, local or downloaded
 file:log.hdf5#200                   recorded data (D4RL's or Minari's layout, .npz)

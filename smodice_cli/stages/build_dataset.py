@@ -167,7 +167,7 @@ def _described(spec: specs.Spec, rows: int, returns: list[float]) -> dict[str, A
 def expert_return(offline: list[dict[str, Any]], demonstrated: list[dict[str, Any]]) -> float | None:
     """The mean return of the dataset's expert: of the best source of the imitator's own body, offline or expert.
 
-    One expert trajectory is a noisy figure, so where the same policy, or the same selection of a file, also gives offline
+    One expert trajectory is a noisy figure, so where the same policy, or selection of a file, also gives offline
     trajectories, the larger sample counts. An expert of another body, or one given as states, has no return here: then
     the best of several offline sources stands for it, and a single one, which may be a mixture, for nothing (None).
     """

@@ -27,8 +27,8 @@ ant-disabled:  ## Ant imitates one with shorter front legs (paper 5.2)
 # Every algorithm that fits the data: SEEDS=0,1,2 is the paper's number. The run folders are not those of smodice alone.
 FROM = $(if $(SOURCE),-$(SOURCE))
 
-$(COMPARISON:%=comparison-%): comparison-%: pipelines/comparison/%.toml setup
-	$(RUN_RECIPE) --out runs/$@$(FROM)
+$(COMPARISON:%=comparison-%): %: pipelines/comparison/%.toml setup
+	$(RUN_RECIPE)
 
 COMPARISON_TABLE = $(VENV)/bin/python benchmarks/tables.py comparison --out docs/comparison.md \
 	$(COMPARISON:%=runs/comparison-%$(FROM)) $(SANITY:%=runs/%$(FROM))

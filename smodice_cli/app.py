@@ -32,6 +32,7 @@ from smodice_cli.cli import (
     app,
     command,
     guard,
+    home,
     report,
 )
 from smodice_cli.console import console, escape
@@ -97,7 +98,7 @@ def build_dataset(
     "train-disc",
     "smodice train-disc --data runs/pm/dataset.h5 --out runs/pm/disc.safetensors",
     "smodice train-disc --data runs/pm/dataset.h5 --set gradient_penalty=0 --seed 1",
-    "smodice train-disc --data runs/pm/dataset.h5 --algo sail --out runs/pm/sail.safetensors",
+    "smodice train-disc --data runs/pm/dataset.h5 --algo sail --out runs/pm/sail/disc.safetensors",
 )
 def train_disc(
     common: Common,
@@ -107,8 +108,8 @@ def train_disc(
     """Train the state discriminator, whose logit is R(s) = log d^E/d^O (with --algo, another algorithm's)."""
     from smodice_cli.stages import train_disc as stage
 
-    out = common.out or data.parent / "disc.safetensors"
     config = common.build("disc", algo=algo)
+    out = common.out or home(data, stage.owner(config)) / "disc.safetensors"
     result = stage.train_disc(data, out, config, common.seed, common.options())
     following = "train-policy" if algo in ("oril", "sail") else "train-value"
     report(result, shlex.join(["smodice", following, "--disc", str(out), *(["--algo", algo] if algo else [])]))
@@ -131,8 +132,8 @@ def train_value(
     """Train the value function on the Fenchel dual; writes [bold]value.safetensors[/] and [bold]weights.h5[/]."""
     from smodice_cli.stages import train_value as stage
 
-    out = common.out or disc.parent / "value.safetensors"
     config = common.build("value", algo=algo, f=f, gamma=gamma, alpha=alpha)
+    out = common.out or home(disc, config.algo) / "value.safetensors"
     result = stage.train_value(disc, out, config, common.seed, common.options())
     look = shlex.join(["smodice", "inspect", str(stage.weights_path(out))])
     following = ["smodice", "train-policy", "--value", str(out), *(["--algo", algo] if algo else [])]
@@ -167,7 +168,7 @@ def train_policy(
 
     config = common.build("policy", algo=algo, loss=loss, sampling=sampling, entropy=entropy)
     given = {"value": value, "disc": disc, "data": data}
-    out = common.out or stage.starting_point(config.algo, given).parent / "policy.safetensors"
+    out = common.out or home(stage.starting_point(config.algo, given), config.algo) / "policy.safetensors"
     result = stage.train_policy(given, out, config, common.seed, common.options())
     scored = result.header is not None and registry.known(result.header.metrics["env"])
     report(result, shlex.join(["smodice", "eval", "--policy", str(out)]) if scored else "")
@@ -231,7 +232,7 @@ def score_line(score: dict[str, Any]) -> str:
     "smodice run pipelines/examples/pointmass-4direction.toml",
     "smodice run pipelines/examples/pointmass-4direction.toml --seeds 0,1,2 --set value.f=kl --out runs/pm-kl",
     "smodice run pipelines/observations/hopper.toml --source d4rl",
-    "smodice run pipelines/comparison/pointmass-4direction.toml --algo smodice,oril --seeds 0,1,2",
+    "smodice run pipelines/comparison/comparison-pointmass-4direction.toml --algo smodice,oril --seeds 0,1,2",
     "smodice run pipelines/observations/hopper.toml --variants pipelines/ablation.toml --seeds 0,1,2",
 )
 def run(
@@ -266,8 +267,9 @@ def run(
 
     numbers = parse_seeds(seeds)
     chosen = config.parse_assignments(set or [])
-    shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source))
-    algos = recipes.check_algorithms(algo.split(",") if algo else shared[recipes.RUN]["algo"], "--algo")
+    named = [name.strip() for name in algo.split(",")] if algo else []
+    shared = config.merge(config.preset(preset), recipes.read_recipe(recipe, source, named))
+    algos = shared[recipes.RUN]["algo"]
     settings = recipes.for_methods(shared, chosen, algos, variants)
     usual = recipes.for_algorithm("smodice", shared, chosen)
     folder = out or recipes.run_folder(recipe, source)

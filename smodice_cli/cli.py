@@ -116,12 +116,14 @@ class Common:
 
         if source and not self.config:
             raise UsageError("--source chooses among the data of a recipe: name it with --config")
-        recipe = recipes.read_recipe(self.config, source) if self.config else {}
+        recipe = recipes.read_recipe(self.config, source, algo or "") if self.config else {}
         given = {name: value for name, value in flags.items() if value is not None and value != ()}
         if self.steps is not None:
             given["steps"] = self.steps
         chosen = config.merge(config.parse_assignments(self.set or [], section), {section: given})
         named = recipe.get(recipes.RUN, {}).get("algo", [])
+        if algo and chosen[section].get("algo", algo) != algo:
+            raise UsageError(f"--algo {algo} and --set algo={chosen[section]['algo']} are two answers to one question")
         asked = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
         algo, *others = recipes.check_algorithms(asked, "--algo")
         if others:
@@ -133,6 +135,12 @@ class Common:
             config.refuse_unread(chosen[section], [algo])
         merged = recipes.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
         return config.build(section, merged.get(section, {}))
+
+
+def home(start: Path, algo: str) -> Path:
+    """Where an algorithm's artifacts lie unless another place is named: as in `run`, beside smodice's in a folder."""
+    folder = start.parent
+    return folder if algo in ("smodice", folder.name) else folder / algo
 
 
 def command(panel: str, name: str, *lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

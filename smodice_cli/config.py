@@ -309,6 +309,15 @@ def check_together(config: Any) -> None:
             raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
 
 
+def check_ends(value: ValueConfig) -> None:
+    """Refuse a V that asks a discriminator of states with actions for the reward of an end."""
+    if value.terminal == "absorb" or value.estimator == "returns":
+        raise ConfigError(
+            "a discriminator of states with actions gives an end state, where nobody acts, no reward",
+            "--set value.terminal=zero with the dual",
+        )
+
+
 def _check(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     origin = typing.get_origin(hint)
     if origin is Literal:

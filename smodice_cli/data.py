@@ -93,8 +93,8 @@ def check_zeros(states: np.ndarray, origin: str, first: int = 0) -> None:
     zero = (states == 0).all(axis=1)
     if zero.any():
         raise InputError(
-            f"{origin}: some states are all zeros, first in row {first + int(zero.argmax())}, which usually means "
-            "a recording that was preallocated and never filled",
+            f"{origin}: some states are all zeros, first in transition {first + int(zero.argmax())}, "
+            "which usually means a recording that was preallocated and never filled",
             "remove those rows from the file",
         )
 
@@ -255,10 +255,14 @@ class Dataset:
             )
         return self.arrays["expert/observations"][self.arrays["expert/action_rows"]], self.arrays["expert/actions"]
 
+    def expert_is_whole(self) -> bool:
+        """Whether expert states have all of the imitator's dimensions, in their order."""
+        return self.dims == list(range(self.arrays["observations"].shape[1]))
+
     def expert_transitions(self) -> tuple[np.ndarray, np.ndarray]:
         """The expert's states and next states; none where it is given as single or partial states."""
         states = self.arrays["expert/observations"]
-        whole = states.shape[1] == self.arrays["observations"].shape[1] and "expert/offsets" in self.arrays
+        whole = self.expert_is_whole() and "expert/offsets" in self.arrays
         before = np.ones(len(states), bool)
         before[self.arrays["expert/offsets"][1:] - 1 if whole else slice(None)] = False
         rows = np.flatnonzero(before)

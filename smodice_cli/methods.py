@@ -52,7 +52,7 @@ METHODS: dict[str, Method] = {
     "bc-expert-only": Method("data", expert_actions=True),
     "td3bc": Method("data", _TD3),
     "oril": Method("disc", _TD3),
-    "sail": Method("disc", {"disc": {"loss": "wasserstein"}, **_TD3}),
+    "sail": Method("disc", {"disc": {"loss": "wasserstein", "gradient_penalty": 10.0}, **_TD3}),
     "rce": Method("data", _TD3),
     "demodice": Method("value", {"disc": {"inputs": "state-action"}, "value": _KIM}, expert_actions=True),
     "demodice-sd": Method("value", {"value": _KIM}),

@@ -16,9 +16,12 @@ from typing import Any
 from smodice_cli.config import (
     BY_ALGORITHM,
     SECTIONS,
+    DiscConfig,
     PolicyConfig,
     Settings,
+    ValueConfig,
     build,
+    check_ends,
     check_own_section,
     check_together,
     merge,
@@ -31,15 +34,16 @@ from smodice_cli.methods import METHODS
 RUN = "run"  # the section that holds the top-level `algo` of a recipe
 
 
-def read_recipe(path: Path, source: str = "") -> Settings:
+def read_recipe(path: Path, source: str = "", algos: str | Sequence[str] = ()) -> Settings:
     """The sections of a TOML recipe, with unknown sections refused; `preset = "..."` at the top expands first.
 
     `algo = [...]` at the top says which algorithms are compared. `[dataset.NAME]` is another choice of data: `source`
-    NAME puts it over `[dataset]`, otherwise it is left out.
+    NAME puts it over `[dataset]`, otherwise it is left out. `algos` are run instead of the recipe's own.
     """
     raw = _parse(path)
     base = preset(raw.pop("preset", ""))
-    algos = check_algorithms(raw.pop("algo", "smodice"), f"{path}: algo")
+    own = check_algorithms(raw.pop("algo", "smodice"), f"{path}: algo")
+    algos = check_algorithms(algos, "--algo") if algos else own
     for name, value in raw.items():
         if name not in SECTIONS:
             raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*SECTIONS, "preset", "algo"]))
@@ -51,11 +55,23 @@ def read_recipe(path: Path, source: str = "") -> Settings:
         hint = nearest(source, list(choices)) if choices else "leave --source out"
         raise ConfigError(f"{path} has no section [dataset.{source}]", hint)
     for name, section in raw.items():
-        for own, values in section.items():
-            if isinstance(values, dict) or own in METHODS:
-                _check_own(f"{path}: [{name}.{own}]", name, own, values)
+        for key, values in section.items():
+            if isinstance(values, dict) or key in METHODS:
+                _check_own(f"{path}: [{name}.{key}]", name, key, values)
     refuse_unread(raw.get("policy", {}), algos)
+    _refuse_overruled(path, raw, algos)
     return merge(base, raw, {"dataset": choices[source]} if source else {}, {RUN: {"algo": algos}})
+
+
+def _refuse_overruled(path: Path, raw: dict[str, Any], algos: Sequence[str]) -> None:
+    """Refuse a setting of a recipe for one algorithm that this has a value of its own for, which would win."""
+    if len(algos) == 1:
+        for section, fixed in METHODS[algos[0]].settings.items():
+            if found := [key for key in raw.get(section, {}) if key in fixed]:
+                raise ConfigError(
+                    f"{path}: {algos[0]} has a {section}.{found[0]} of its own",
+                    f"to change it for {algos[0]}, set it in [{section}.{algos[0]}]",
+                )
 
 
 def read_variants(path: Path) -> dict[str, Settings]:
@@ -125,6 +141,8 @@ def for_run(algo: str, algos: Sequence[str], shared: Settings, chosen: Settings)
     settings = for_algorithm(algo, shared, chosen)
     for section in SECTIONS:
         check_together(build(section, settings.get(section, {})))
+    if "disc" in METHODS[algo].stages:
+        check_discriminator(algo, build("disc", settings.get("disc", {})), build("value", settings.get("value", {})))
     if METHODS[algo].expert_actions and not settings.get("dataset", {}).get("expert_actions"):
         raise ConfigError(
             f"{algo} learns from the expert's actions, which imitation from observations never reads",
@@ -149,8 +167,21 @@ def run_folder(recipe: Path, source: str) -> Path:
     return Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
 
 
+def check_discriminator(algo: str, disc: DiscConfig, value: ValueConfig) -> None:
+    """Refuse a discriminator of another kind than the algorithm's, or ends that it could not tell the reward of."""
+    for name in ("inputs", "loss"):
+        wanted = METHODS[algo].settings.get("disc", {}).get(name, getattr(DiscConfig(), name))
+        if getattr(disc, name) != wanted:
+            raise ConfigError(f"{algo} needs disc.{name} = {wanted}, not {getattr(disc, name)}")
+    if disc.inputs != "state" and "value" in METHODS[algo].stages:
+        check_ends(value)
+
+
 def refuse_idle(chosen: Settings, algos: Sequence[str]) -> None:
-    """Refuse what was chosen on the command line for an algorithm that does not run."""
+    """Refuse what was chosen on the command line for an algorithm, or a stage, that does not run."""
+    for name in ("disc", "value"):
+        if chosen.get(name) and not any(name in METHODS[algo].stages for algo in algos):
+            raise ConfigError(f"--set has settings of train-{name}, which {', '.join(algos)} does not need")
     for section in chosen.values():
         if idle := [key for key, value in section.items() if isinstance(value, dict) and key not in algos]:
             raise ConfigError(f"--set has settings of {idle[0]}, which does not run", f"it runs {', '.join(algos)}")

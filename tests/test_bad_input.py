@@ -77,7 +77,7 @@ def test_a_source_that_means_nothing(tmp_path: Path, offline: str, code: int, wo
     [
         (spoiled("observations", 7, np.nan), "observations hold NaN or infinite values, first in transition 7"),
         (spoiled("observations", 7, 1e300), "observations hold NaN or infinite values"),
-        (spoiled("observations", 7, 0.0), "all zeros, first in row 7"),
+        (spoiled("observations", 7, 0.0), "all zeros, first in transition 7"),
         (spoiled("actions", 9, np.inf, 2), "actions hold NaN or infinite values, first in transition 9"),
         ({"rewards": np.full(60, np.nan)}, "rewards hold NaN or infinite values"),
         ({"observations": np.ones((60, 5))}, f"observations have 5 dimensions, but {ENV} has 4"),
@@ -151,13 +151,13 @@ def test_files_that_are_not_ours_or_of_another_kind_stay(run: Path, tmp_path: Pa
     few = ("--steps", "20", *SMALL)
     shutil.copy(run / "dataset.h5", run / "x.weights.h5")
     (run / "y.log.jsonl").write_text("my notes\n")
-    (run / "folder").mkdir()
+    (run / "folder.safetensors").mkdir()
     (run / "film.gif").write_text("mine")
     before = listing(run)
     value = ("train-value", "--disc", run / "disc.safetensors", *few, "--out")
     assert "holds a dataset, not a weights" in refuse(5, *value, run / "x.safetensors")
     assert "is no log of smodice's" in refuse(5, *value, run / "y.safetensors")
-    assert "is a folder" in refuse(5, *value, run / "folder", "--force")
+    assert "is a folder" in refuse(5, *value, run / "folder.safetensors", "--force")
     assert "exists" in refuse(5, "eval", "--policy", run / "policy.safetensors", "--video", run / "film.gif")
     assert {name: size for name, size in listing(run).items() if "lock" not in name} == before
     assert "where the picture goes" in refuse(2, "tabular", "example", "--out", tmp_path / "x.png")
@@ -375,7 +375,7 @@ def test_a_target_that_cannot_be_written(run: Path) -> None:
 @pytest.mark.parametrize("stage", ["build-dataset", "train-disc", "train-value"])
 def test_a_target_that_fills_up(run: Path, start: Start, stage: str) -> None:
     """No file may grow beyond 20 kB: what a full disk does, a little earlier."""
-    out = run / "full" / "out.h5"
+    out = run / "full" / ("out.h5" if stage == "build-dataset" else "out.safetensors")
     sources = ("--env", ENV, "--offline", f"sim:{ENV}#2000", "--expert", f"sim:{ENV}#success=10")
     commands = {
         "build-dataset": sources,

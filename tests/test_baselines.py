@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENV, OFFLINE, SMALL, digest, refuse, smodice, succeed
+from conftest import ENV, OFFLINE, SMALL, digest, listing, refuse, smodice, succeed
 from test_cache import TINY, write_recipe
 
 from smodice_cli import artifacts, config, recipes
 from smodice_cli.algos import oril, rce, sail, td3bc
+from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, initialise
 from smodice_cli.algos.smodice import importance_weights, value_loss
 from smodice_cli.config import PolicyConfig
 from smodice_cli.data import Dataset
+from smodice_cli.errors import InputError
 from smodice_cli.methods import METHODS, TD3
 from smodice_cli.stages import td3, train_disc, trainer
 from smodice_cli.stages.runner import Job
@@ -445,7 +448,7 @@ def test_a_setting_that_the_algorithm_does_not_read_is_refused(finished_run: Pat
 
 
 def test_settings_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
-    recipe = "pipelines/comparison/pointmass-4direction.toml"
+    recipe = "pipelines/comparison/comparison-pointmass-4direction.toml"
     idle = ("--set", "policy.td3bc.steps=5", "--dry-run")
     assert "settings of td3bc, which does not run" in refuse(4, "run", recipe, "--algo", "bc", *idle)
     assert "bc has no train-value" in refuse(4, "run", recipe, "--set", "value.bc.gamma=0.5", "--dry-run")
@@ -455,6 +458,25 @@ def test_settings_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text("[policy]\ntd3bc = 5\n")
     assert "must be a section of settings" in refuse(4, "run", own, "--dry-run")
+    own.write_text('algo = "td3bc"\n[policy]\nlr = 1e-5\n')
+    assert "td3bc has a policy.lr of its own" in refuse(4, "run", own, "--dry-run")
+    only = ("run", recipe, "--dry-run", "--algo")
+    assert "which bc, rce does not need" in refuse(4, *only, "bc, rce", "--set", "value.gamma=0.5")
+    assert "oril needs disc.loss" in refuse(4, *only, "oril", "--set", "disc.loss=wasserstein")
+    assert "two answers" in refuse(2, "train-policy", "--algo", "bc", "--set", "algo=rce", "--data", recipe)
+
+
+def test_a_recipe_is_read_for_the_algorithms_that_run(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "r.toml", TINY)
+    recipe.write_text(recipe.read_text().replace("[policy]", "[policy]\ntau = 0.01"))
+    assert "policy.tau is not read by smodice" in refuse(4, "run", recipe, "--dry-run")
+    succeed("run", recipe, "--algo", "td3bc", "--out", tmp_path / "run", "--dry-run")
+    compare = "pipelines/comparison/comparison-pointmass-4direction.toml"
+    succeed("run", compare, "--preset", "paper", "--out", tmp_path / "run", "--dry-run")
+
+
+def test_settings_that_a_variant_would_not_read_are_refused(tmp_path: Path) -> None:
+    recipe = "pipelines/comparison/comparison-pointmass-4direction.toml"
     (tmp_path / "v.toml").write_text("[slow.policy]\ntau = 0.5\n")
     variants = ("--algo", "smodice", "--variants", tmp_path / "v.toml", "--dry-run")
     assert "policy.tau is not read by smodice" in refuse(4, "run", recipe, *variants)
@@ -521,4 +543,43 @@ def test_the_absorbing_variant_trains_too(algo: str, tmp_path: Path) -> None:
     sources = ("--offline", f"sim:{ENV}#600", "--expert", f"sim:{ENV}#success=20")
     succeed("build-dataset", "--env", ENV, *sources, "--absorbing", "--out", tmp_path / "dataset.h5")
     succeed("train-policy", "--algo", algo, "--data", tmp_path / "dataset.h5", "--steps", "4", *SMALL)
-    succeed("eval", "--policy", tmp_path / "policy.safetensors", "--episodes", "1", "--threads", "1")
+    policy = tmp_path / algo / "policy.safetensors"
+    succeed("eval", "--policy", policy, "--episodes", "1", "--threads", "1")
+    with pytest.raises(InputError, match="takes states of 5 dimensions, not 4"):
+        NumpyPolicy.load(policy).act(np.zeros(4))
+    with pytest.raises(InputError, match="holds snapshots"):
+        NumpyPolicy.load(policy.with_name("policy.snapshots.safetensors"))
+
+
+def test_every_algorithm_has_a_folder_beside_smodices_files(finished_run: Path, tmp_path: Path) -> None:
+    """So that no command writes over what another algorithm made, and report finds them as those of a run."""
+    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    before = listing(run)
+    small = ("--steps", "3", *SMALL)
+    succeed("train-disc", "--algo", "sail", "--data", run / "dataset.h5", *small)
+    succeed("train-policy", "--algo", "sail", "--disc", run / "sail/disc.safetensors", *small)
+    succeed("train-value", "--algo", "demodice-sd", "--disc", run / "disc.safetensors", *small)
+    succeed("train-policy", "--algo", "demodice-sd", "--value", run / "demodice-sd/value.safetensors", *small)
+    after = listing(run)
+    assert before.items() <= after.items()
+    assert {name.partition("/")[0] for name in after.keys() - before.keys()} == {"sail", "demodice-sd"}
+    named = ("--out", run / "policy.v1")
+    assert "ends in .safetensors" in refuse(2, "train-policy", "--algo", "bc", "--data", run / "dataset.h5", *named)
+
+
+def test_data_that_an_algorithm_cannot_learn_from_are_refused_before_it_runs(tmp_path: Path) -> None:
+    from test_bad_input import write_file
+
+    with_rewards = write_file(tmp_path / "a.hdf5", rewards=np.ones(60))
+    without = write_file(tmp_path / "b.hdf5", rewards=None)
+    data = ("--env", ENV, "--offline", f"file:{with_rewards}", "--expert", f"file:{with_rewards}#traj=0")
+    mixed, permuted = tmp_path / "mixed.h5", tmp_path / "permuted.h5"
+    succeed("build-dataset", *data, "--offline", f"file:{without}", "--out", mixed)
+    assert artifacts.read_header(mixed).metrics["expert_return"] == pytest.approx(19.0), "of what has rewards"
+    plan = ("--out", tmp_path / "p.safetensors", "--dry-run")
+    said = refuse(3, "train-policy", "--algo", "td3bc", "--data", mixed, *plan)
+    assert "rewards, but file:b.hdf5 holds none" in said
+    succeed("build-dataset", *data, "--expert-dims", "3,2,1,0", "--out", permuted)
+    assert "whole expert states" in refuse(3, "train-policy", "--algo", "rce", "--data", permuted, *plan)
+    before, _ = Dataset.of(artifacts.load(permuted, "dataset")).expert_transitions()
+    assert not len(before), "columns in another order are no states of the imitator"

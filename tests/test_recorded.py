@@ -141,15 +141,11 @@ def test_every_variant_reads_as_the_obvious_reader_reads_it(
 def test_an_expert_file_needs_only_observations(
     tmp_path_factory: pytest.TempPathFactory, columns: dict[str, np.ndarray]
 ) -> None:
-    """Every state of the file is there once, in order, except those of episodes of one row that nothing follows."""
+    """Every state of the file is there once, in order."""
     path = write(tmp_path_factory.getbasetemp() / "states.hdf5", {"observations": columns["observations"]})
     found = read(path, states_only=True)
-    states = np.float32(columns["observations"])
-    if len(states) == 1:
-        assert found is None
-    else:
-        assert found is not None
-        assert found.states().tolist() == states.tolist()
+    assert found is not None
+    assert found.states().tolist() == np.float32(columns["observations"]).tolist()
 
 
 def test_episodes_without_any_mark_end_at_the_time_limit(tmp_path: Path) -> None:
@@ -160,6 +156,18 @@ def test_episodes_without_any_mark_end_at_the_time_limit(tmp_path: Path) -> None
     assert found is not None
     assert np.diff(found.offsets).tolist() == [3, 3, 3]
     assert (found.next_observations - found.observations == 1).all()
+
+
+def test_states_that_each_stand_alone_are_an_expert(tmp_path: Path) -> None:
+    """A handful of success states, each marked as an episode, or without any mark."""
+    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    for marks in ({"timeouts": np.ones(5, bool)}, {"terminals": np.ones(5, bool)}, {}):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.npz"
+        np.savez(path, observations=states, **marks)
+        for selection in ("", "#states=5"):
+            spec = specs.parse(f"file:{path}{selection}")
+            found = specs.expert_states(spec, "pointmass-4direction", 0, 1)
+            np.testing.assert_array_equal(np.sort(found.states, axis=0), np.sort(states, axis=0))
 
 
 def test_another_body_has_a_time_limit_of_its_own(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ class NumpyPolicy:
     def load(cls, path: Path | str) -> NumpyPolicy:
         """The policy stored in a safetensors file."""
         try:
-            return cls(load_file(path))
+            tensors = load_file(path)
+            if tensors["action_low"].ndim > 1:
+                raise InputError(f"{path} holds snapshots, not one policy")
+            return cls(tensors)
         except FileNotFoundError as error:
             raise InputError(f"{path} does not exist") from error
         except SafetensorError as error:
@@ -64,7 +67,10 @@ class NumpyPolicy:
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
-        x = np.asarray(obs, np.float32) @ self._w1
+        x = np.asarray(obs, np.float32)
+        if x.shape[-1] != self.obs_dim:
+            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, not {x.shape[-1]}")
+        x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)
         x = x @ self._w2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,10 +122,11 @@ def _level(value: float, limits: tuple[float, float], above: bool = True) -> str
     return LEVELS[sum(beyond)]
 
 
-def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
-    """Everything worth a word about the weights, worst first; `terminal` is the setting they were made with."""
+def findings(health: dict[str, Any], config: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Everything worth a word about the weights, worst first; `config` are the settings they were made with."""
     found: list[Finding] = []
-    softer = "raise alpha (--set value.alpha=1) and run train-value again"
+    made = config or {}
+    softer = f"raise alpha (--set value.alpha={max(1.0, 2 * made.get('alpha', 0.0)):g}) and run train-value again"
 
     def add(level: str, text: str, remedy: str) -> None:
         if level != "green":
@@ -136,7 +138,7 @@ def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
     if health.get("negative"):
         add("red", f"{health['negative']:,} rows have negative weights", "run train-value again: a ratio is at least 0")
     if health["mean"] == 0:
-        add("red", "no row has any weight", "raise alpha (--set value.alpha=1) and run train-value again")
+        add("red", "no row has any weight", softer)
         return found
     share = health["effective_share"]
     few = f"the weights rest on few rows: an effective sample of {health['effective_sample_size']:,.0f} of "
@@ -148,8 +150,10 @@ def findings(health: dict[str, Any], terminal: str = "") -> list[Finding]:
     if k is not None:
         heavy = "it has no finite mean" if k > 1 else "averages hang on few rows"
         add(_level(k, TAIL_SHAPE), f"the tail of the weights is heavy (Pareto k = {k:.2f}: {heavy})", softer)
-    raw = 1.0 if terminal == "zero" else health.get("raw_mean", 1.0)  # where mass ends, its mean is rightly below 1
-    more = "train longer (--set value.steps=10000) or switch the normaliser on (--set value.normaliser=true)"
+    ends = made.get("terminal") == "zero"  # where mass ends, the mean is rightly below 1
+    raw = 1.0 if ends else health.get("raw_mean", 1.0)
+    more = f"train longer (--set value.steps={max(10_000, 2 * made.get('steps', 0))})"
+    more += "" if made.get("normaliser") else " or switch the normaliser on (--set value.normaliser=true)"
     add(_level(abs(raw - 1), MEAN_ERROR), f"the mean ratio is {raw:.3f} instead of 1: V has not converged", more)
     flow = health.get("flow_residual", 0.0)
     text = f"the weighted data do not flow like a trajectory distribution (Bellman residual {flow:.2f})"
@@ -162,6 +166,6 @@ def verdict(found: list[Finding]) -> str:
     return found[0].level if found else "green"
 
 
-def health_warnings(health: dict[str, Any], terminal: str = "") -> list[str]:
+def health_warnings(health: dict[str, Any], config: Mapping[str, Any] | None = None) -> list[str]:
     """What is wrong with the weights, in plain words, with what to try."""
-    return [f"{finding.text}: {finding.remedy}" for finding in findings(health, terminal)]
+    return [f"{finding.text}: {finding.remedy}" for finding in findings(health, config)]

@@ -35,7 +35,7 @@ def panels(subject: Subject, view: dict[str, Any], wish: Wish) -> list[Panel]:
         found.append(_value_panel(view["value"]))
     for action in view.get("actions", []) if subject.kind == "policy" else []:
         title = f"Action {action['dim']}"
-        caption = "The policy's actions on the weighted data against the data's own."
+        caption = f"The policy's actions on the {'weighted ' * view['weighted']}data against the data's own."
         found.append(shares_panel(f"action{action['dim']}", title, caption, "action", action["histogram"]))
     if "per_episode" in view:
         found.append(_episodes_panel(view["per_episode"]))

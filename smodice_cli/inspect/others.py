@@ -168,7 +168,8 @@ def value_view(subject: Subject) -> dict[str, Any]:
     phase = np.minimum((5 * t) // np.maximum(lengths, 1), 4)
     found = {}
     for name, rows in groups.items():
-        fifths = [float(v[rows & (phase == part)].mean()) for part in range(5) if (rows & (phase == part)).any()]
+        parts = [v[rows & (phase == part)] for part in range(5)]
+        fifths = [float(part.mean()) if len(part) else None for part in parts]
         found[name] = {"fifths": fifths, **weights.profile(v, t, rows)}
     return {"value": found}
 
@@ -177,14 +178,15 @@ def value_view(subject: Subject) -> dict[str, Any]:
 
 
 def policy_view(subject: Subject) -> dict[str, Any]:
-    """The policy's actions on the weighted data against the data's own: mean, spread, limits, error."""
+    """The policy's actions on the data, weighted as it learned from them, against the data's own."""
     dataset = subject.dataset
     if dataset is None:
         return {}
+    weighted = True
     try:
         w = np.asarray(artifacts.follow(subject.artifact, "weights", "weights").arrays["w"], np.float64)
     except SmodiceError:
-        w = np.ones(dataset.rows)
+        w, weighted = np.ones(dataset.rows), False
     w = np.where(dataset.real_rows(), w, 0.0)
     rows = np.random.default_rng(0).choice(dataset.rows, min(SAMPLE, dataset.rows), p=w / w.sum())
     data, acted = dataset["actions"][rows], policy_actions(subject, dataset["observations"][rows])
@@ -205,7 +207,7 @@ def policy_view(subject: Subject) -> dict[str, Any]:
                 "histogram": shared_histogram(pair),
             }
         )
-    return {"actions": found}
+    return {"actions": found, "weighted": weighted}
 
 
 def policy_actions(subject: Subject, states: np.ndarray) -> np.ndarray:

@@ -357,7 +357,8 @@ def _shares(title: str, histogram: dict[str, Any]) -> list[str]:
 def _value(view: dict[str, Any]) -> list[Block]:
     if "value" not in view:
         return [[f"[yellow]{escape(view['without_value'])}[/]"]]
-    rows = [[name, *(f"{v:.4g}" for v in entry["fifths"])] for name, entry in view["value"].items()]
+    means = {name: entry["fifths"] for name, entry in view["value"].items()}
+    rows = [[name, *("" if mean is None else f"{mean:.4g}" for mean in fifths)] for name, fifths in means.items()]
     columns = ["mean V", "first fifth", "second", "third", "fourth", "last fifth"]
     return [Table("V along the trajectories", columns, rows)]
 
@@ -374,8 +375,9 @@ def _policy(view: dict[str, Any]) -> list[Block]:
         limits = " | ".join(percent(a[who]["at_limit"]) for who in ("data", "policy"))
         explained = "" if a["explained"] is None else percent(a["explained"])
         rows.append([str(a["dim"]), *pair, limits, f"{a['squared_error']:.3g}", explained])
-    columns = ["action", "weighted data", "policy", "at the limit (data | policy)", "squared error", "explained"]
-    return [*found, Table("actions on the weighted data", columns, rows)]
+    data = "weighted data" if view["weighted"] else "data"
+    columns = ["action", data, "policy", "at the limit (data | policy)", "squared error", "explained"]
+    return [*found, Table(f"actions on the {data}", columns, rows)]
 
 
 def _eval(view: dict[str, Any]) -> list[Block]:

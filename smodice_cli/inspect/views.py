@@ -103,7 +103,7 @@ def weights_view(subject: Subject, wish: Wish) -> dict[str, Any]:
     alike = weights.on_rows_alike(w, np.asarray(arrays["t"]), config) if w.any() else None
     if dataset and w.any() and not health["non_finite"]:
         health["flow_residual"] = flow_residual(dataset, w if alike is None else alike, config.get("gamma", 0.99))
-    found = findings(health, config.get("terminal", ""))
+    found = findings(health, config)
     view: dict[str, Any] = {
         "health": health,
         "verdict": {"level": verdict(found), "findings": [finding._asdict() for finding in found]},

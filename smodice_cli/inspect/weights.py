@@ -294,7 +294,7 @@ def plane(dataset: Dataset, dims: tuple[int, int] | None = None) -> Plane:
     every = max(1, dataset.rows // 50_000)
     centre, std = np.asarray(dataset["mean"], np.float64), np.asarray(dataset["std"], np.float64)
     z = (dataset["observations"][::every] - centre) / std
-    _, vectors = np.linalg.eigh(np.atleast_2d(np.cov(z, rowvar=False)))
+    _, vectors = np.linalg.eigh(np.atleast_2d(np.cov(z, rowvar=False)) if len(z) > 1 else np.eye(width))
     axes = np.zeros((2, width))  # the second stays 0 where states have one dimension
     axes[:width] = vectors[:, ::-1][:, :2].T / std
     return Plane(axes, ("component 1", "component 2"), centre)

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,23 @@ def widths(path: Path, parts: Sequence[str] = ("observation",)) -> tuple[int, in
             raise _not_d4rl(file, str(path), "observations")
         _check_columns(file, str(path))
         return _width(file["observations"]), _width(file["actions"]) if "actions" in file else 0
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file need not hold: rewards, and marks of where episodes end."""
+
+    rewards: bool = True
+    ends: bool = True
+
+
+def contents(path: Path) -> Contents:
+    """Whether a file holds rewards and marks of ends."""
+    with _opened(path) as file:
+        if _is_minari(file):
+            return Contents(rewards="rewards" in file[_episode_names(file)[0]])
+        marks = [_flags(file, name, len(file[name]), str(path)) for name in ("terminals", "timeouts") if name in file]
+        return Contents("rewards" in file, any(flags.any() for flags in marks))
 
 
 @contextmanager
@@ -206,7 +224,7 @@ def _from_columns(file: Any, origin: str, horizon: int, states_only: bool) -> It
             offsets=offsets[first : last + 1] - offsets[first],
         )
         first = last
-        block = block if known_next else _shifted(block)
+        block = block if known_next else _shifted(block, states_only)
         if block.episodes:
             yield block
 
@@ -277,11 +295,14 @@ def _rewards(file: Any, window: slice) -> np.ndarray:
     return _matrix(file["rewards"], window).reshape(-1)
 
 
-def _shifted(block: Transitions) -> Transitions:
-    """Next states from the following row; the last row of an episode stays only if the task ended there."""
+def _shifted(block: Transitions, states_only: bool) -> Transitions:
+    """Next states from the following row; the last row of an episode stays only if the task ended there.
+
+    Or, of states alone, if it is the only one.
+    """
     ends = block.offsets[1:] - 1
     keep = np.ones(block.rows, bool)
-    keep[ends] = block.terminals[ends]
+    keep[ends] = block.terminals[ends] | (states_only & (np.diff(block.offsets) == 1))
     next_observations = np.roll(block.observations, -1, axis=0)
     next_observations[ends] = block.observations[ends]
     lengths = np.add.reduceat(keep, block.offsets[:-1]).astype(np.int64)

@@ -23,7 +23,7 @@ from smodice_cli.artifacts import Link, file_digest, read_header
 from smodice_cli.data import Transitions
 from smodice_cli.envs import registry
 from smodice_cli.errors import InputError, UsageError, nearest
-from smodice_cli.sources import d4rl, minari
+from smodice_cli.sources import d4rl, minari, recorded
 
 SCHEMES = ("sim", "d4rl", "minari", "file")
 ROW_SELECTIONS = ("", "steps", "episodes", "traj")
@@ -49,8 +49,9 @@ class Spec:
 
     @property
     def origin(self) -> str:
-        """What the rows come from, whichever of them are selected; a file may be a mixture, so there it matters."""
-        return self.text if self.scheme == "file" else f"{self.scheme}:{self.name}"
+        """What the rows come from, whichever of them are selected; where they may be a mixture, that matters too."""
+        scripted = self.name in registry.SPECS and registry.SPECS[self.name].demonstrator
+        return self.text if self.scheme == "file" or scripted else f"{self.scheme}:{self.name}"
 
 
 def labels(found: Sequence[Spec]) -> list[str]:
@@ -183,6 +184,12 @@ def _digest(path: Path) -> str:
     return file_digest(path)
 
 
+def contents(spec: Spec) -> recorded.Contents:
+    """Whether a source holds rewards and marks of ends, as every simulation does."""
+    path = local_file(spec)
+    return recorded.contents(path) if path else recorded.Contents()
+
+
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
@@ -191,8 +198,6 @@ def episodes(spec: Spec, env: str, seed: int, workers: int, *, states_only: bool
     if spec.scheme == "sim":
         yield from _simulated(spec, seed, workers)
         return
-    from smodice_cli.sources import recorded
-
     path = local_file(spec)
     assert path is not None
     entry = registry.spec(env)

@@ -53,6 +53,8 @@ def _sizes_of(spec: specs.Spec, *, fetch: bool) -> str:
     if path is None:
         raise UsageError(f"--env {registry.DATA}: '{spec.text}' is not there yet to be measured")
     observations, actions = recorded.widths(path)
+    if not actions:
+        raise InputError(f"{spec.text} holds no actions")
     return f"{registry.DATA}:{observations}x{actions}"
 
 
@@ -70,7 +72,7 @@ def _work(job: Job, began: float) -> Header:
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
     notes: list[str] = []
-    expert, extra, dims, demonstrated = _expert(job)
+    expert, extra, dims, demonstrated = _expert(job, notes)
     with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}.", suffix=".tmp") as folder:
         with artifacts.writing(job.out):
             spool = Spool(Path(folder), env.obs_dim, env.act_dim, config.absorbing)
@@ -119,7 +121,8 @@ def _action_range(
 def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[str]) -> dict[str, Any]:
     env = registry.spec(job.config.env)
     wanted = spec.count if spec.selection == "steps" else None
-    rows = clipped = 0
+    rows = clipped = longest = 0
+    held = specs.contents(spec)
     returns: list[float] = []
     seed = job.seed + 1000 * index  # two sources of one kind must not repeat each other
     with console.progress(f"{STAGE} {spec.label}", wanted or 0) as bar:
@@ -135,15 +138,22 @@ def _offline(job: Job, spool: Spool, index: int, spec: specs.Spec, notes: list[s
             with artifacts.writing(job.out):
                 spool.append(block, index)
             rows += block.rows
+            longest = max(longest, int(np.diff(block.offsets).max()))
             returns += np.add.reduceat(block.rewards, block.offsets[:-1], dtype=np.float64).tolist()
             bar.update(rows, episodes=len(returns))
     if clipped:
-        notes.append(f"{spec.text}: {clipped} of {rows} actions lay outside {_span(env)} and were clipped to it")
-        console.warn(notes[-1])
-    if env.horizon == registry.UNLIMITED and len(returns) == 1:
-        notes.append(f"{spec.text}: nothing marks an end among its {rows} rows, so they count as one episode")
-        console.warn(notes[-1])
-    return _described(spec, rows, returns)
+        _warn(notes, f"{spec.text}: {clipped} of {rows} actions lay outside {_span(env)} and were clipped to it")
+    if longest > env.horizon:
+        _warn(notes, f"{spec.text}: an episode has {longest} steps, where {env.name} ends after {env.horizon}")
+    if not held.ends and len(returns) == 1:
+        _warn(notes, f"{spec.text}: nothing marks an end among its {rows} rows, so they count as one episode")
+    return _described(spec, rows, returns, held.rewards)
+
+
+def _warn(notes: list[str], text: str) -> None:
+    """Say it now, and in the artifact's header."""
+    notes.append(text)
+    console.warn(text)
 
 
 def _span(env: registry.EnvSpec) -> str:
@@ -152,8 +162,8 @@ def _span(env: registry.EnvSpec) -> str:
     return f"[{low:g}, {high:g}]" if np.ndim(low) == 0 else f"the range of {env.name}'s"
 
 
-def _described(spec: specs.Spec, rows: int, returns: list[float]) -> dict[str, Any]:
-    """A source as the header tells of it."""
+def _described(spec: specs.Spec, rows: int, returns: list[float], rewards: bool = True) -> dict[str, Any]:
+    """A source as the header tells of it; one without rewards says so."""
     mean_return = float(np.mean(returns)) if returns else 0.0
     return {
         "label": spec.label,
@@ -161,6 +171,7 @@ def _described(spec: specs.Spec, rows: int, returns: list[float]) -> dict[str, A
         "rows": rows,
         "episodes": len(returns),
         "mean_return": mean_return,
+        **({} if rewards else {"rewards": False}),
     }
 
 
@@ -171,6 +182,7 @@ def expert_return(offline: list[dict[str, Any]], demonstrated: list[dict[str, An
     trajectories, the larger sample counts. An expert of another body, or one given as states, has no return here: then
     the best of several offline sources stands for it, and a single one, which may be a mixture, for nothing (None).
     """
+    offline = [source for source in offline if source.get("rewards", True)]
     if not demonstrated and len(offline) < 2:
         return None
     samples: dict[str, dict[str, Any]] = {}
@@ -188,7 +200,7 @@ def _check_widths(spec: specs.Spec, env: registry.EnvSpec, **widths: int) -> Non
             raise InputError(f"{spec.text}: {what} have {width} dimensions, but {env.name} has {wanted}")
 
 
-def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], list[dict[str, Any]]]:
+def _expert(job: Job, notes: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], list[dict[str, Any]]]:
     """The expert's states, what else is stored of it, the matched dimensions, and its sources of this body."""
     config: DatasetConfig = job.config
     env = registry.spec(config.env)
@@ -214,6 +226,9 @@ def _expert(job: Job) -> tuple[np.ndarray, dict[str, np.ndarray], list[int], lis
             _check_widths(spec, env, actions=found.actions.shape[1])
             if not found.actions.size or not np.isfinite(found.actions).all():
                 raise InputError(f"expert source '{text}' holds no actions, or NaN or infinite ones")
+            low, high = env.action_range
+            if clipped := int(((found.actions < low) | (found.actions > high)).any(axis=1).sum()):
+                _warn(notes, f"{text}: {clipped} expert actions lay outside {_span(env)} and were clipped to it")
         parts.append(found)
         if not np.isfinite(found.returns).all():
             raise InputError(f"expert source '{text}' holds NaN or infinite rewards")

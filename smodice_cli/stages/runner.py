@@ -22,6 +22,9 @@ from smodice_cli.errors import ForeignFileError, InputError, UsageError
 REVISIONS = {"train-value": 4, "train-policy": 2, "select-f": 3}
 
 
+NETWORKS = ("disc", "value", "policy")  # kinds of artifacts whose names others are made from
+
+
 @dataclass(frozen=True)
 class Options:
     """Flags every stage shares; none of them changes what is computed."""
@@ -97,6 +100,8 @@ Work = Callable[[Job, float], Header]  # does the work and writes the artifact; 
 
 def run(job: Job, work: Work) -> Result:
     """Run a stage unless its artifact is already there; says why."""
+    if job.kind in NETWORKS and job.out.suffix != ".safetensors":
+        raise UsageError(f"--out {job.out}: the name of a {job.kind} ends in .safetensors")
     _refuse_own_input(job)
     reason = why(job)
     if job.options.dry_run:
@@ -175,7 +180,7 @@ def why(job: Job) -> str:
 def _difference(job: Job, old: Header) -> str:
     new_config = as_dict(job.config)
     for name in sorted({*new_config, *old.config}):
-        before, now = old.config.get(name), new_config.get(name)
+        before, now = (config.get(name, "its default") for config in (old.config, new_config))
         if before != now:
             return f"{name} changed from {before} to {now}"
     for name, digest in job.digests.items():

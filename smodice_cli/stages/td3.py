@@ -12,6 +12,7 @@ from smodice_cli.algos import oril, rce, sail
 from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
 from smodice_cli.algos.smodice import average
 from smodice_cli.algos.td3bc import TwinCritic, critic_loss, policy_loss, smoothed
+from smodice_cli.artifacts import Artifact
 from smodice_cli.config import PolicyConfig
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
@@ -90,10 +91,7 @@ class TD3BC:
 
     def rewards(self) -> Tensor:
         """The reward of every row."""
-        found = torch.from_numpy(np.array(self.dataset["rewards"]))
-        if not found.any():
-            raise InputError("td3bc learns from the data's rewards, but every one of them is 0")
-        return found
+        return torch.from_numpy(np.array(self.dataset["rewards"]))
 
     def critic_loss(self, rows: Tensor, s: Tensor, a: Tensor, next_q: Tensor) -> Tensor:
         reward, discount = self.reward[rows].to(self.device), self.discount[rows].to(self.device)
@@ -181,10 +179,7 @@ class RCE(TD3BC):
     """rce: the critic classifies future success; expert states are the examples of it."""
 
     def prepare(self) -> None:
-        examples = self.dataset["expert/observations"]
-        if examples.shape[1] != self.states.shape[1]:
-            raise InputError("rce needs whole expert states, because its classifier sees the imitator's beside them")
-        self.examples = torch.from_numpy(np.array(examples)).to(self.device)
+        self.examples = torch.from_numpy(np.array(self.dataset["expert/observations"])).to(self.device)
 
     def critic_loss(self, rows: Tensor, s: Tensor, a: Tensor, next_q: Tensor) -> Tensor:
         batch = self.config.batch
@@ -196,6 +191,17 @@ class RCE(TD3BC):
 
     def worth(self, q: Tensor) -> Tensor:
         return rce.success(q)
+
+
+def refuse_data(algo: str, data: Artifact) -> None:
+    """Refuse, before anything runs, data that the algorithm cannot learn from."""
+    if algo == "rce" and not Dataset.of(data).expert_is_whole():
+        raise InputError("rce needs whole expert states, because its classifier sees the imitator's beside them")
+    if algo == "td3bc":
+        without = [source["label"] for source in data.header.metrics["offline"] if not source.get("rewards", True)]
+        if without or not data.arrays["rewards"].any():
+            which = f"{without[0]} holds none" if without else "every one of them is 0"
+            raise InputError(f"td3bc learns from the data's rewards, but {which}")
 
 
 LEARNERS: dict[str, type[TD3BC]] = {"td3bc": TD3BC, "oril": ORIL, "sail": SAIL, "rce": RCE}

@@ -17,7 +17,7 @@ from smodice_cli.algos import sail
 from smodice_cli.algos.nets import Discriminator, initialise
 from smodice_cli.algos.smodice import discriminator_loss, gradient_penalty
 from smodice_cli.artifacts import Artifact, Header
-from smodice_cli.config import DiscConfig, check_together
+from smodice_cli.config import DiscConfig, as_dict, check_together
 from smodice_cli.data import Dataset
 from smodice_cli.errors import InputError
 from smodice_cli.inspect.weights import auroc
@@ -37,6 +37,12 @@ def train_disc(data: Path, out: Path, config: DiscConfig, seed: int, options: Op
     if config.inputs == "state-action":
         Dataset.of(inputs["dataset"]).expert_pairs()  # says why, where there are none
     return run(Job(STAGE, "disc", out, config, seed, inputs, options), _work)
+
+
+def owner(config: DiscConfig) -> str:
+    """The algorithm whose kind of discriminator it is; smodice's is also that of oril and demodice-sd."""
+    special = {name: method.settings["disc"] for name, method in METHODS.items() if "disc" in method.settings}
+    return next((name for name, own in special.items() if own.items() <= as_dict(config).items()), "smodice")
 
 
 def refuse_other(disc: Artifact, algo: str) -> None:

@@ -56,6 +56,7 @@ def _inputs(algo: str, start: Path) -> dict[str, Artifact]:
     if needed == "data":
         if METHODS[algo].expert_actions:
             Dataset.of(first).expert_pairs()  # says why, where there are none
+        td3.refuse_data(algo, first)
         return {"dataset": first}
     if needed == "disc":
         train_disc.refuse_other(first, algo)

@@ -12,10 +12,10 @@ from smodice_cli import artifacts
 from smodice_cli.algos.nets import ValueFunction
 from smodice_cli.algos.segments import return_weights, row_weights
 from smodice_cli.artifacts import Header, Link
-from smodice_cli.config import ValueConfig, as_dict, check_together
+from smodice_cli.config import ValueConfig, as_dict, check_ends, check_together
 from smodice_cli.console import console
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError, DivergedError
+from smodice_cli.errors import DivergedError
 from smodice_cli.inspect.diagnostics import flow_residual, health_warnings, weight_health
 from smodice_cli.inspect.weights import on_rows_alike
 from smodice_cli.stages import train_disc
@@ -31,13 +31,8 @@ def train_value(disc: Path, out: Path, config: ValueConfig, seed: int, options: 
     discriminator = artifacts.load(disc, "disc")
     inputs = {"disc": discriminator, "dataset": artifacts.follow(discriminator, "dataset", "dataset")}
     train_disc.refuse_other(discriminator, config.algo)
-    if train_disc.inputs_of(discriminator) != "state" and (
-        config.terminal == "absorb" or config.estimator == "returns"
-    ):
-        raise ConfigError(
-            "a discriminator of states with actions gives an end state, where nobody acts, no reward",
-            "--set terminal=zero with the dual",
-        )
+    if train_disc.inputs_of(discriminator) != "state":
+        check_ends(config)
     check_together(config)
     if config.f == "auto":
         from smodice_cli.stages import select_f  # which itself trains V
@@ -121,7 +116,7 @@ def _write(
     metrics = weight_health(w, columns["source"], dataset.sources) | figures
     alike = on_rows_alike(w, columns["t"], as_dict(job.config))
     metrics["flow_residual"] = flow_residual(dataset, w if alike is None else alike, gamma)
-    for warning in health_warnings(metrics, job.config.terminal):
+    for warning in health_warnings(metrics, as_dict(job.config)):
         console.warn(f"{job.stage}: {warning}")
     seconds = time.monotonic() - began
     path = weights_path(job.out)

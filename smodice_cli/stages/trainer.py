@@ -201,9 +201,10 @@ def fit(
 
 
 def held_out(episodes: int, share: float, generator: torch.Generator) -> np.ndarray:
-    """Which of the trajectories are kept out of training, drawn at random."""
+    """Which of the trajectories are kept out of training, drawn at random: at least one, if there are two."""
+    count = max(1, int(share * episodes)) if share and episodes > 1 else 0
     held = np.zeros(episodes, bool)
-    held[torch.randperm(episodes, generator=generator).numpy()[: int(share * episodes)]] = True
+    held[torch.randperm(episodes, generator=generator).numpy()[:count]] = True
     return held
 
 

@@ -29,6 +29,7 @@ _KIM: dict[str, Any] = {
     "holdout": 0.0,
     "patience": 0,
 }
+_USUAL_DISC = {"inputs": "state", "loss": "cross-entropy"}
 _TD3: dict[str, dict[str, Any]] = {"policy": {"lr": 3e-4}}  # the paper's table of TD3+BC
 
 
@@ -39,6 +40,11 @@ class Method:
     needs: Literal["data", "disc", "value"]
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     expert_actions: bool = False
+
+    @property
+    def discriminator(self) -> dict[str, str]:
+        """The kind of discriminator it takes."""
+        return {name: self.settings.get("disc", {}).get(name, usual) for name, usual in _USUAL_DISC.items()}
 
     @property
     def stages(self) -> tuple[str, ...]:

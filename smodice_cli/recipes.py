@@ -169,10 +169,9 @@ def run_folder(recipe: Path, source: str) -> Path:
 
 def check_discriminator(algo: str, disc: DiscConfig, value: ValueConfig) -> None:
     """Refuse a discriminator of another kind than the algorithm's, or ends that it could not tell the reward of."""
-    for name in ("inputs", "loss"):
-        wanted = METHODS[algo].settings.get("disc", {}).get(name, getattr(DiscConfig(), name))
-        if getattr(disc, name) != wanted:
-            raise ConfigError(f"{algo} needs disc.{name} = {wanted}, not {getattr(disc, name)}")
+    for name, wanted in METHODS[algo].discriminator.items():
+        if (found := getattr(disc, name)) != wanted:
+            raise ConfigError(f"{algo} needs disc.{name} = {wanted}, not {found}")
     if disc.inputs != "state" and "value" in METHODS[algo].stages:
         check_ends(value)
 

@@ -130,9 +130,17 @@ def _of_gymnasium(name: str) -> EnvSpec:
         raise ConfigError(f"{name}: its actions must have bounds, not {acted}")
     if not horizon:
         raise ConfigError(f"{name} has no time limit: its episodes may never end", "register it with max_episode_steps")
-    sizes, entry = (observed.shape[0], acted.shape[0]), ("gymnasium:make", {"id": name.removeprefix(GYM)})
-    limits = (acted.low.astype(np.float32), acted.high.astype(np.float32))
-    return EnvSpec(name, entry[0], *sizes, horizon, 0.0, 100.0, action_range=limits, kwargs=entry[1])
+    return EnvSpec(
+        name,
+        "gymnasium:make",
+        observed.shape[0],
+        acted.shape[0],
+        horizon,
+        random_score=0.0,
+        expert_score=100.0,
+        action_range=(acted.low.astype(np.float32), acted.high.astype(np.float32)),
+        kwargs={"id": name.removeprefix(GYM)},
+    )
 
 
 def _load(reference: str) -> Any:

@@ -47,9 +47,9 @@ def owner(config: DiscConfig) -> str:
 
 def refuse_other(disc: Artifact, algo: str) -> None:
     """Refuse a discriminator of another kind than the algorithm's."""
-    for name, usual in (("inputs", "state"), ("loss", "cross-entropy")):
-        found, wanted = disc.header.config.get(name, usual), METHODS[algo].settings.get("disc", {}).get(name, usual)
-        if found != wanted:
+    usual = METHODS["smodice"].discriminator
+    for name, wanted in METHODS[algo].discriminator.items():
+        if (found := disc.header.config.get(name, usual[name])) != wanted:
             raise InputError(
                 f"{algo} needs a discriminator with {name} = {wanted}, but that of {disc.path} has {found}",
                 f"smodice train-disc --algo {algo} makes one",

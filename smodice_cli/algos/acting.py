@@ -37,6 +37,8 @@ class NumpyPolicy:
         missing = [name for name in POLICY_TENSORS if name not in tensors]
         if missing:
             raise InputError(f"not a policy: it has no {', '.join(missing)}")
+        if np.ndim(tensors["action_low"]) > 1:
+            raise InputError("not a policy: it holds the snapshots of one")
         t = {name: np.asarray(tensors[name], np.float64) for name in POLICY_TENSORS}
         # The normaliser is folded into the first layer and both heads are one product: fewer small calls.
         first = t["body.0.weight"] / t["normaliser.std"]
@@ -56,10 +58,7 @@ class NumpyPolicy:
     def load(cls, path: Path | str) -> NumpyPolicy:
         """The policy stored in a safetensors file."""
         try:
-            tensors = load_file(path)
-            if tensors["action_low"].ndim > 1:
-                raise InputError(f"{path} holds snapshots, not one policy")
-            return cls(tensors)
+            return cls(load_file(path))
         except FileNotFoundError as error:
             raise InputError(f"{path} does not exist") from error
         except SafetensorError as error:

@@ -215,14 +215,18 @@ def test_shipped_policy_is_small_complete_and_documented(path: Path) -> None:
 
 
 @shipped_policy
-def test_shipped_policy_earns_its_return_on_a_new_episode(path: Path) -> None:
+def test_shipped_policy_earns_its_return_on_new_episodes(path: Path) -> None:
+    """In the median of five: an ant that acts with noise falls on its back now and then."""
     env, policy, rng = registry.make(env_of(path)), NumpyPolicy.load(path), np.random.default_rng(0)
     promised = artifacts.read_header(path).metrics["evaluation"]["mean"]
-    obs, _ = env.reset(seed=77)
-    total, over = 0.0, False
-    while not over:
-        obs, reward, terminated, truncated, _ = env.step(policy.act(obs, rng))
-        total += float(reward)
-        over = terminated or truncated
+    totals = []
+    for seed in range(77, 82):
+        obs, _ = env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, rng))
+            total += float(reward)
+            over = terminated or truncated
+        totals.append(total)
     random_score = registry.spec(env_of(path)).random_score
-    assert total > random_score + 0.3 * (promised - random_score)
+    assert np.median(totals) > random_score + 0.5 * (promised - random_score)

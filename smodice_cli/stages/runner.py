@@ -100,6 +100,8 @@ Work = Callable[[Job, float], Header]  # does the work and writes the artifact; 
 
 def run(job: Job, work: Work) -> Result:
     """Run a stage unless its artifact is already there; says why."""
+    for path in (job.out, *job.beside.values()):
+        artifacts.refuse_folder(path)
     if job.kind in NETWORKS and job.out.suffix != ".safetensors":
         raise UsageError(f"--out {job.out}: the name of a {job.kind} ends in .safetensors")
     _refuse_own_input(job)
@@ -151,8 +153,6 @@ def _cached(job: Job) -> Result:
 def why(job: Job) -> str:
     """The reason to run, or '' if the artifact at the output is exactly what this job would make."""
     if job.options.force:
-        for path in (job.out, *job.beside.values()):
-            artifacts.refuse_folder(path)
         return "--force was given"
     there = {path: artifacts.peek(path) for path in (job.out, *job.beside.values())}
     for (path, found), kind in zip(there.items(), (job.kind, *job.beside), strict=True):

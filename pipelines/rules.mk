@@ -6,7 +6,7 @@ MISMATCHED := halfcheetah-short ant-disabled
 RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE))
 
 COMPARISON := pointmass-4direction hopper
-SANITY := hopper-medium hopper-demodice
+SANITY := hopper-expert hopper-medium hopper-demodice
 ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
 
 .PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
@@ -39,7 +39,7 @@ comparison: $(COMPARISON:%=comparison-%)  ## SMODICE against its baselines on Po
 $(SANITY:%=sanity-%): sanity-%: pipelines/sanity/%.toml setup
 	$(RUN_RECIPE)
 
-sanity: $(SANITY:%=sanity-%)  ## td3bc on data of medium quality, where the rewards should help; demodice with its own dual
+sanity: $(SANITY:%=sanity-%)  ## what each baseline should manage: bc on expert data, td3bc on medium data, demodice with its own dual
 	$(COMPARISON_TABLE)
 
 # Each setting changed alone, beside the recipe as it is, all of them with a sixth of its policy steps.

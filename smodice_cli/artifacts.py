@@ -178,7 +178,10 @@ def locked(target: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
 def _acquire(lock: Path, on_wait: Callable[[str], None]) -> TextIO:
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(lock, "a+")  # noqa: SIM115 (held for as long as the lock is)
+        try:
+            handle = open(lock, "a+")  # noqa: SIM115 (held for as long as the lock is)
+        except FileNotFoundError:
+            continue  # whoever made the folder has just removed it
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,7 +189,7 @@ def _acquire(lock: Path, on_wait: Callable[[str], None]) -> TextIO:
                 handle.seek(0)
                 on_wait(handle.read().strip() or "unknown")
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if lock.exists() and os.path.samestat(os.fstat(handle.fileno()), lock.stat()):
+            if _is_at(handle, lock):
                 handle.truncate(0)
                 handle.write(str(os.getpid()))
                 handle.flush()
@@ -195,6 +198,14 @@ def _acquire(lock: Path, on_wait: Callable[[str], None]) -> TextIO:
             handle.close()
             raise
         handle.close()  # its holder removed the file on leaving: the lock is another file by now
+
+
+def _is_at(handle: TextIO, path: Path) -> bool:
+    """Whether the open file is the one at the path, where there may be none or another by now."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_remains(target: Path) -> None:

@@ -99,7 +99,7 @@ def curves(folder: Path) -> theme.Panel:
         for algo, colour in zip(METHODS, paper.series, strict=True):
             if algo in lines:
                 theme.band(axes, "steps", lines[algo], colour, algo, "o-")
-        axes.set_xlim(left=0)
+        axes.set(xlim=(0, None), ylim=(-3, 105))
         theme.legend(figure, paper, loc="outside right upper")
 
     return theme.Panel("returns", "", "", draw)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +19,11 @@ import torch.nn.functional as F
 from step import ACTION, BATCH, HIDDEN, STATE, interleaved
 from torch import Tensor, nn
 
-from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
-from smodice_cli.config import PolicyConfig
+from smodice_cli.algos import ALGORITHMS
+from smodice_cli.algos.clone import new_policy
+from smodice_cli.algos.discriminator import Config, new_discriminator
+from smodice_cli.algos.td3bc import TD3BC
 from smodice_cli.data import Dataset
-from smodice_cli.methods import CLONING, METHODS, TD3
-from smodice_cli.stages import td3
-from smodice_cli.stages.learners import cloning
-from smodice_cli.stages.runner import Job
 
 ROWS, EXPERT = 100_000, 1000
 GAMMA, TAU, NOISE, CLIP, ALPHA = 0.99, 5e-3, 0.2, 0.5, 2.5
@@ -44,6 +40,10 @@ arrays: dict[str, np.ndarray] = {
     "expert/actions": rng.uniform(-1, 1, (EXPERT - 1, ACTION)).astype(np.float32),
     "expert/action_rows": np.arange(EXPERT - 1),
     "expert/offsets": np.array([0, EXPERT]),
+    "mean": np.zeros(STATE, np.float32),
+    "std": np.ones(STATE, np.float32),
+    "action_low": -limit,
+    "action_high": limit,
 }
 dataset = Dataset(arrays, "hopper", list(range(STATE)), False, ["made up"])
 states, following, actions, rewards = (
@@ -52,13 +52,6 @@ states, following, actions, rewards = (
 expert = torch.from_numpy(arrays["expert/observations"])
 weights = torch.from_numpy(rng.exponential(size=ROWS).astype(np.float32))
 generator = torch.Generator().manual_seed(0)
-
-
-def new_policy() -> TanhGaussianPolicy:
-    bound = torch.from_numpy(limit)
-    policy = TanhGaussianPolicy(torch.zeros(STATE), torch.ones(STATE), -bound, bound, HIDDEN)
-    initialise(policy, generator)
-    return policy
 
 
 def stepping(update: Callable[[int], Any]) -> Callable[[], None]:
@@ -72,26 +65,14 @@ def stepping(update: Callable[[int], Any]) -> Callable[[], None]:
     return step
 
 
-class MadeUpRewards(td3.TD3BC):
-    """The reward of a discriminator is computed once, before the first step: any numbers will do."""
-
-    def rewards(self) -> Tensor:
-        return rewards.clone()
-
-
 def ours(algo: str) -> Callable[[], None]:
     """The learner of train-policy."""
-    weighted: Any = (
-        {"weights": SimpleNamespace(arrays={"w": weights.numpy()})} if METHODS[algo].needs == "value" else {}
-    )
-    config = PolicyConfig(algo=algo)  # type: ignore[arg-type]
-    job = Job("train-policy", "policy", Path("none"), config, 0, weighted)
-    parts = (job, dataset, new_policy(), generator, torch.device("cpu"))
-    if algo in CLONING:
-        return stepping(cloning(*parts).update)
-    own = td3.LEARNERS[algo]
-    made_up = type("MadeUp", (own,), {"rewards": MadeUpRewards.rewards})
-    return stepping(made_up(*parts).update)
+    disc = new_discriminator(dataset, Config(), generator).state_dict()
+    upstream = {name: tensor.numpy() for name, tensor in disc.items()}
+    upstream |= {"w": weights.numpy(), "reward": rewards.numpy(), "expert_reward": np.zeros(EXPERT, np.float32)}
+    found = ALGORITHMS[algo]
+    learner = found.learner(dataset, found.Config(algo=algo), upstream, generator, torch.device("cpu"))
+    return stepping(learner.update)
 
 
 # --- the same maths, plainly -----------------------------------------------------------------------------------------
@@ -120,11 +101,11 @@ def follow(target: nn.Module, source: nn.Module, share: float) -> None:
 
 
 def plain_cloning(algo: str) -> Callable[[], None]:
-    policy = new_policy()
+    policy = new_policy(dataset, HIDDEN, generator)
     averaged, optimiser = copy.deepcopy(policy), plain_adam(policy)
     few = algo == "bc-expert-only"
     s, a = (expert[:-1], torch.from_numpy(arrays["expert/actions"])) if few else (states, actions)
-    w = weights if METHODS[algo].needs == "value" else torch.ones(len(s))
+    w = weights if ALGORITHMS[algo].starts_from == "value" else torch.ones(len(s))
 
     def step(count: int) -> None:
         rows = torch.randint(len(s), (BATCH,), generator=generator)
@@ -194,10 +175,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     print(f"{'one gradient step at batch 256':18}{'ours, /s':>10}{'plain, /s':>11}{'ratio':>8}")
-    for algo in METHODS:
-        plain = plain_td3(algo) if algo in TD3 else plain_cloning(algo)
-        found = interleaved({"ours": ours(algo), "plain": plain})
-        mine, theirs = 1000 / found["ours"], 1000 / found["plain"]
+    for algo, found in ALGORITHMS.items():
+        plain = plain_td3(algo) if isinstance(found, TD3BC) else plain_cloning(algo)
+        timed = interleaved({"ours": ours(algo), "plain": plain})
+        mine, theirs = 1000 / timed["ours"], 1000 / timed["plain"]
         print(f"{algo:30}{mine:10.0f}{theirs:11.0f}{mine / theirs:8.2f}")
 
 

@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,11 @@ import numpy as np
 import torch
 from official import Official
 
-from smodice_cli import artifacts
+from smodice_cli import artifacts, envs, rollout
 from smodice_cli.algos.acting import SNAPSHOT_STEPS, NumpyPolicy
-from smodice_cli.config import DiscConfig, PolicyConfig, ValueConfig
 from smodice_cli.data import Dataset
-from smodice_cli.envs import registry
-from smodice_cli.stages.runner import Options
-from smodice_cli.stages.snapshots import snapshots_path
-from smodice_cli.stages.train_disc import train_disc
-from smodice_cli.stages.train_policy import train_policy
-from smodice_cli.stages.train_value import train_value
+from smodice_cli.engine import make
+from smodice_cli.stages import DEFAULT, chain
 
 GOOD = 0.95  # of the expert's return
 EVERY, DISC_UPDATES = 5_000, 4_000  # of the official loop: steps between scores, updates of its discriminator
@@ -46,16 +42,17 @@ def timed(work: Callable[[], Any]) -> float:
 
 def ours(data: Path, folder: Path, limit: int) -> Iterator[Point]:
     """The snapshots of our policy, in order."""
-    disc, value, policy = (folder / f"{name}.safetensors" for name in ("disc", "value", "policy"))
-    options = Options(threads=1)
-    cloning = PolicyConfig(steps=min(limit, PolicyConfig().steps))
-    before = timed(lambda: train_disc(data, disc, DiscConfig(steps=min(limit, DiscConfig().steps)), 0, options))
-    before += timed(lambda: train_value(disc, value, ValueConfig(steps=min(limit, ValueConfig().steps)), 0, options))
-    seconds = timed(lambda: train_policy({"value": value}, policy, cloning, 0, options))
-    stacked = artifacts.load(snapshots_path(policy), "snapshots").arrays
+    before = seconds = 0.0
+    start = data
+    for stage in chain(DEFAULT)[1:-1]:
+        before, config = before + seconds, stage.config_of(DEFAULT)()
+        config = replace(config, steps=min(limit, config.steps))  # type: ignore[call-arg, attr-defined]
+        seconds = timed(lambda: make(stage, start, folder / stage.file, config))  # noqa: B023 (called at once)
+        start = folder / stage.file
+    stacked = artifacts.load(stage.companion(start, "snapshots"), "snapshots").arrays
     for index, step in enumerate(stacked[SNAPSHOT_STEPS].tolist()):
         snapshot = NumpyPolicy({name: tensors[index] for name, tensors in stacked.items()})
-        yield step, before + seconds * step / cloning.steps, snapshot
+        yield step, before + seconds * step / config.steps, snapshot  # type: ignore[attr-defined]
 
 
 def official(data: Path, limit: int) -> Iterator[Point]:
@@ -77,15 +74,8 @@ def official(data: Path, limit: int) -> Iterator[Point]:
 
 def mean_return(policy: NumpyPolicy, env: Any, episodes: int) -> float:
     """The mean return of the policy's mode over seeded episodes."""
-    returns = []
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=episode)
-        total, over = 0.0, False
-        while not over:
-            observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
-    return float(np.mean(returns))
+    played = (rollout.begin(env, policy, None, seed=episode)[1] for episode in range(episodes))
+    return float(np.mean([sum(float(step.reward) for step in steps) for steps in played]))
 
 
 def first_good(name: str, points: Iterator[Point], env: Any, episodes: int, expert: float) -> float | None:
@@ -109,7 +99,7 @@ def main() -> None:
     artifact = artifacts.load(options.data, "dataset")
     if artifact.header.config["absorbing"]:
         parser.error("the data must be without an absorbing state")
-    env, expert = registry.make(artifact.header.config["env"]), float(artifact.header.metrics["expert_return"])
+    env, expert = envs.make(artifact.header.config["env"]), float(artifact.header.metrics["expert_return"])
     with tempfile.TemporaryDirectory() as folder:
         own = first_good("ours", ours(options.data, Path(folder), options.steps), env, options.episodes, expert)
     other = first_good("official way", official(options.data, options.steps), env, options.episodes, expert)

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from smodice_cli.algos.nets import ACTION_MARGIN, LOG_STD_CLIP, MEAN_CLIP
+from smodice_cli.algos.losses import ACTION_MARGIN
+from smodice_cli.algos.nets import LOG_STD_CLIP, MEAN_CLIP
 from smodice_cli.data import Dataset
 
 GAMMA, LR, V_PENALTY, GRADIENT_PENALTY = 0.99, 3e-4, 1e-4, 10.0

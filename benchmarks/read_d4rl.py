@@ -20,7 +20,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from smodice_cli.sources import recorded
+from smodice_cli.sources import layouts
+from smodice_cli.sources.layouts.d4rl import COLUMNS
 
 OBSERVATIONS, ACTIONS, HORIZON = 11, 3, 1000
 LOOP_ROWS = 100_000  # the loop is measured on the first rows only
@@ -61,13 +62,14 @@ def build(path: Path, out: Path) -> dict[str, float]:
 
 def read(path: Path) -> int:
     """Our reader, to the last row."""
-    return sum(block.rows for block in recorded.episodes(path, HORIZON))
+    with layouts.opened(path) as recording:
+        return sum(block.rows for block in recording.episodes(HORIZON))
 
 
 def read_by_rows(path: Path, rows: int) -> int:
     """How the official loader goes about it: every row of every column on its own, episodes joined at the end."""
     with h5py.File(path, "r") as file:
-        data = {name: file[name][:rows] for name in recorded.COLUMNS}
+        data = {name: file[name][:rows] for name in COLUMNS}
     finished: list[dict[str, np.ndarray]] = []
     episode: dict[str, list[np.ndarray]] = {name: [] for name in data}
     for row in range(rows):

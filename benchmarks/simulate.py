@@ -16,8 +16,8 @@ import time
 import gymnasium
 import numpy as np
 
+from smodice_cli import sources
 from smodice_cli.parallel import cores
-from smodice_cli.sources import specs
 
 GYMNASIUM = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5", "ant": "Ant-v5"}
 
@@ -39,8 +39,8 @@ def plain_loop(env_name: str, steps: int) -> int:
 
 def ours(env_name: str, steps: int) -> int:
     """The same number of rows from the `sim:` source."""
-    spec = specs.parse(f"sim:{env_name}-random#{steps}")
-    return sum(block.rows for block in specs.episodes(spec, env_name, 0, cores()))
+    source = sources.parse(f"sim:{env_name}-random#{steps}")
+    return sum(block.rows for block in source.episodes(env_name, 0, cores()))
 
 
 def rate(function, env_name: str, steps: int) -> float:

@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from official import Official
 
-from smodice_cli.config import PolicyConfig, ValueConfig
+from smodice_cli.algos import dual
+from smodice_cli.algos.smodice import SMODICE, Config
 from smodice_cli.data import Dataset
-from smodice_cli.stages import dual, learners, train_policy
-from smodice_cli.stages.runner import Job
 
 STATE, ACTION, HIDDEN, BATCH, ROWS, EPISODE = 11, 3, 256, 256, 200_000, 200
 ROUNDS, STEPS = 25, 12
@@ -55,22 +51,19 @@ def ours(dataset: Dataset) -> tuple[Callable[[], None], Callable[[], None]]:
     """The steps of train-value and train-policy."""
     generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
     rng = np.random.default_rng(0)
-    config, cloning = ValueConfig(batch=BATCH, hidden=HIDDEN), PolicyConfig(batch=BATCH, hidden=HIDDEN)
+    config, cloning = dual.Config(batch=BATCH, hidden=HIDDEN), Config(batch=BATCH, hidden=HIDDEN)
     reward, end_reward = (rng.normal(size=n).astype(np.float32) for n in (ROWS, ROWS // EPISODE))
-    problem = dual.pose(dataset, reward, end_reward, config)
-    learner = dual.Learner(problem, dual.build(dataset, config, generator), generator, device)
-    weights: Any = {"weights": SimpleNamespace(arrays={"w": rng.exponential(size=ROWS)})}
-    job = Job("train-policy", "policy", Path("none"), cloning, 0, weights)
-    policy = train_policy.new_policy(dataset, HIDDEN, generator)
-    policy_update = learners.cloning(job, dataset, policy, generator, device).update
+    problem = dual.set_up(dataset, reward, end_reward, config)
+    value = dual.ValueLearner(problem, dual.new_value(dataset, config, generator), generator, device)
+    policy = SMODICE().learner(dataset, cloning, {"w": rng.exponential(size=ROWS)}, generator, device)
 
     # The training loop looks at every loss.
-    return lambda: float(learner.update(0)["loss"]), lambda: float(policy_update(0)["loss"])  # type: ignore[return-value]
+    return lambda: float(value.update(0)["loss"]), lambda: float(policy.update(0)["loss"])  # type: ignore[return-value]
 
 
 def matrix_products() -> Callable[[], None]:
     """Forward and backward products of our value + policy step and nothing else."""
-    starts = ValueConfig().initial_batch
+    starts = dual.Config.initial_batch
     jobs = []
     for rows, outputs in ((2 * BATCH + starts, 1), (BATCH, ACTION)):
         widths = [(STATE, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, outputs)]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from smodice_cli.inspect import theme
-from smodice_cli.methods import METHODS
-from smodice_cli.stages import report, runs
+from smodice_cli.algos import ALGORITHMS
+from smodice_cli.views import report, runs
+from smodice_cli.views.render import png, theme
 
 VARIANTS = tomllib.loads((Path(__file__).parents[1] / "pipelines" / "ablation.toml").read_text())
 WIDTH, HEIGHT = 9.0, 4.5  # inches of each picture
@@ -93,14 +93,14 @@ def curves(folder: Path) -> theme.Panel:
     """The score over training of a run's algorithms, each in the colour that it has in every picture."""
     lines = {run.algo: line for run in runs.collect([folder]) if (line := report.returns_of(run))}
 
-    def draw(figure: Any, paper: theme.Theme) -> None:
-        labels = ("gradient step of the policy", "normalized score", name_of(folder))
-        axes = theme.style(figure.subplots(), paper, *labels)
-        for algo, colour in zip(METHODS, paper.series, strict=True):
+    def draw(figure: Any) -> None:
+        labels = {"xlabel": "gradient step of the policy", "ylabel": "normalized score", "title": name_of(folder)}
+        axes = figure.add_subplot(**labels)
+        for index, algo in enumerate(ALGORITHMS):
             if algo in lines:
-                theme.band(axes, "steps", lines[algo], colour, algo, "o-")
+                theme.band(axes, "steps", lines[algo], f"C{index}", algo, "o-")
         axes.set(xlim=(0, None), ylim=(-3, 105))
-        theme.legend(figure, paper, loc="outside right upper")
+        figure.legend(loc="outside right upper")
 
     return theme.Panel("returns", "", "", draw)
 
@@ -109,8 +109,8 @@ def draw(folders: list[Path], path: Path) -> None:
     """One picture for each run, below each other."""
     strips = []
     for folder in folders:
-        strips.append(theme.pixels(theme.render(curves(folder), theme.LIGHT, WIDTH, HEIGHT)))
-    path.write_bytes(theme.png_bytes(np.concatenate(strips)))
+        strips.append(png.pixels(png.render(curves(folder), WIDTH, HEIGHT)))
+    path.write_bytes(png.encode(np.concatenate(strips)))
 
 
 def main() -> None:

@@ -8,34 +8,24 @@ appear whole or not at all: they are written beside the target, synced and renam
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
-import numpy as np
-
-from smodice_cli.errors import ForeignFileError, InputError, OutputError
-
-if TYPE_CHECKING:
-    import torch
+from smodice_cli.errors import ForeignFileError, InputError
+from smodice_cli.files import BLOCK, atomic, file_digest, first_line
+from smodice_cli.lazy import h5py, np, torch
 
 SCHEMA = 1
 TAG = "smodice"
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
-BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
 
-Arrays = Mapping[str, np.ndarray]
+Arrays = Mapping[str, "np.ndarray"]
 
 
 @dataclass(frozen=True)
@@ -80,21 +70,20 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def cache_key(stage: str, config: Mapping[str, Any], seed: int, inputs: Mapping[str, str]) -> str:
-    """The hash of all that determines a stage's output; `inputs` maps names to content digests."""
-    text = canonical({"stage": stage, "schema": SCHEMA, "config": dict(config), "seed": seed, "inputs": dict(inputs)})
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def hash_of(**parts: Any) -> str:
+    """The hash of these values, and of how files are laid out."""
+    return hashlib.sha256(canonical({"schema": SCHEMA, **parts}).encode()).hexdigest()[:32]
 
 
 def versions() -> dict[str, str]:
     """The versions that may matter to whoever reads the file later."""
-    names = ("smodice", "torch", "numpy", "mujoco", "gymnasium")
+    import importlib.metadata
+    import platform
+
     found = {"python": platform.python_version()}
-    for name in names:
-        try:
+    for name in ("smodice", "torch", "numpy", "mujoco", "gymnasium"):
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -116,104 +105,6 @@ def content_digest(header: Header, arrays: Arrays) -> str:
     return sha.hexdigest()[:32]
 
 
-# --- atomic writes and locks ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Turn a failed write (no room, no permission, no such place) into one sentence about `target`."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror or _first_line(error)}") from error
-
-
-@contextmanager
-def atomic(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; on success sync it and rename it into place, on failure remove it."""
-    temporary = target.with_name(f".{target.name.lstrip('.')}.{os.getpid()}.tmp")
-    with writing(target):
-        try:
-            yield temporary
-            _sync(temporary)
-            os.replace(temporary, target)
-            _sync(target.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def locked(target: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of `target`; a second process says who has it (`on_wait`) and waits. A kill releases it.
-
-    The lock file goes when the lock does, and so does a folder made for it that stayed empty: a stage that fails leaves
-    no trace.
-    """
-    lock = target.with_name(f".{target.name}.lock")
-    missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
-    try:
-        with writing(target):
-            handle = _acquire(lock, on_wait)
-        with handle:
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
-    finally:
-        for folder in missing:
-            try:
-                folder.rmdir()
-            except OSError:
-                break  # not empty, or never made
-
-
-def _acquire(lock: Path, on_wait: Callable[[str], None]) -> TextIO:
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = open(lock, "a+")  # noqa: SIM115 (held for as long as the lock is)
-        except FileNotFoundError:
-            continue  # whoever made the folder has just removed it
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                on_wait(handle.read().strip() or "unknown")
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_at(handle, lock):
-                handle.truncate(0)
-                handle.write(str(os.getpid()))
-                handle.flush()
-                return handle
-        except BaseException:
-            handle.close()
-            raise
-        handle.close()  # its holder removed the file on leaving: the lock is another file by now
-
-
-def _is_at(handle: TextIO, path: Path) -> bool:
-    """Whether the open file is the one at the path, where there may be none or another by now."""
-    try:
-        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def remove_remains(target: Path) -> None:
-    """Delete what killed writers of `target` left beside it; call it with the lock held, when nobody else writes."""
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -228,18 +119,23 @@ def write_safetensors(path: Path, header: Header, tensors: Mapping[str, torch.Te
     return header
 
 
-def write_json(path: Path, header: Header, payload: dict[str, Any]) -> Header:
+def write(path: Path, header: Header, payload: Mapping[str, Any], ending: str) -> Header:
+    """Write an artifact in the format of a file ending: networks, arrays or scores."""
+    formats: dict[str, Any] = {".safetensors": write_safetensors, ".h5": write_hdf5, ".json": write_json}
+    return formats[ending](path, header, payload)
+
+
+def write_json(path: Path, header: Header, payload: Mapping[str, Any]) -> Header:
     """Write scores as JSON with the header as its first member."""
     header = _sealed(header, {"payload": _json_bytes(payload)})
     with atomic(path) as temporary:
-        text = json.dumps({TAG: asdict(header), **payload}, indent=2, allow_nan=False)
-        temporary.write_text(text + "\n")
+        temporary.write_text(json.dumps({TAG: asdict(header), **payload}, indent=2, allow_nan=False) + "\n")
     return header
 
 
 def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
     """Write arrays contiguously, so that readers can map them; `a/b` names become groups."""
-    import h5py
+    from concurrent.futures import ThreadPoolExecutor
 
     # Hashing leaves the interpreter free, so that it runs beside the writing.
     with atomic(path) as temporary, ThreadPoolExecutor(1) as beside:
@@ -283,15 +179,16 @@ class Artifact:
     header: Header
     arrays: dict[str, np.ndarray]
 
+    def is_whole(self) -> bool:
+        """Whether the payload matches the digest."""
+        return content_digest(self.header, self.arrays) == self.header.digest
+
     def link(self, relative_to: Path) -> Link:
         """This artifact as an input of a file in the folder `relative_to`."""
-        place = os.path.relpath(self.path.resolve(), relative_to.resolve())
-        return Link(place, self.header.digest)
+        return Link(os.path.relpath(self.path.resolve(), relative_to.resolve()), self.header.digest)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The payload as torch tensors, sharing memory with the map."""
-        import torch
-
         return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
 
 
@@ -307,15 +204,15 @@ def linked(path: Path, link: Link) -> Path:
 
 def load(path: Path, kind: str) -> Artifact:
     """Open an artifact of the given kind and verify every byte of it against its digest."""
-    header, arrays = _read(path)
-    if header.kind != kind:
-        raise InputError(f"{path} is a {header.kind} artifact, but a {kind} is needed here")
-    if content_digest(header, arrays) != header.digest:
+    found = _read(path)
+    if found.header.kind != kind:
+        raise InputError(f"{path} is a {found.header.kind} artifact, but a {kind} is needed here")
+    if not found.is_whole():
         raise InputError(
             f"{path} was changed after it was written: its content does not match its digest",
-            f"run the stage that made it again: smodice {header.stage} ... --force",
+            f"run the stage that made it again: smodice {found.header.stage} ... --force",
         )
-    return Artifact(path, header, arrays)
+    return found
 
 
 def follow(artifact: Artifact, name: str, kind: str) -> Artifact:
@@ -341,7 +238,7 @@ def follow(artifact: Artifact, name: str, kind: str) -> Artifact:
 
 def read_header(path: Path) -> Header:
     """The header of any artifact, without verifying the payload."""
-    return _read(path)[0]
+    return _read(path).header
 
 
 def staleness(path: Path, header: Header) -> str:
@@ -362,15 +259,6 @@ def staleness(path: Path, header: Header) -> str:
     return ""
 
 
-def file_digest(path: Path) -> str:
-    """Hash of a whole file: how an input that is no artifact, a user's recording say, is told from a changed one."""
-    sha = hashlib.sha256()
-    with open(path, "rb") as handle:
-        while chunk := handle.read(BLOCK):
-            sha.update(chunk)
-    return sha.hexdigest()[:32]
-
-
 def read_any(path: Path) -> Artifact:
     """Open an artifact of whatever kind and verify it."""
     return load(path, read_header(path).kind)
@@ -382,13 +270,12 @@ def peek(path: Path) -> Artifact | None:
     if not path.exists():
         return None
     try:
-        header, arrays = _read(path)
+        return _read(path)
     except InputError as error:
         raise ForeignFileError(
             f"{path} exists and is not a readable smodice artifact",
             "choose another --out, move that file away, or overwrite it with --force",
         ) from error
-    return Artifact(path, header, arrays)
 
 
 def refuse_folder(path: Path) -> None:
@@ -397,12 +284,7 @@ def refuse_folder(path: Path) -> None:
         raise ForeignFileError(f"{path} is a folder", "choose another --out")
 
 
-def is_whole(artifact: Artifact) -> bool:
-    """Whether the payload matches the digest."""
-    return content_digest(artifact.header, artifact.arrays) == artifact.header.digest
-
-
-def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
+def _read(path: Path) -> Artifact:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     if path.is_dir():
@@ -419,20 +301,16 @@ def _read(path: Path) -> tuple[Header, dict[str, np.ndarray]]:
         else:
             raise InputError(f"{path} is neither HDF5, safetensors nor JSON")
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path} is damaged or cut short ({_first_line(error)})") from error
+        raise InputError(f"{path} is damaged or cut short ({first_line(error)})") from error
     if text is None:
         raise InputError(f"{path} was not written by smodice: it has no header")
     try:
         raw = json.loads(text)
         if raw.get("schema", 0) > SCHEMA:
             raise InputError(f"{path} has schema {raw['schema']}, newer than this version's {SCHEMA}", "update smodice")
-        return Header.from_json(text), arrays
+        return Artifact(path, Header.from_json(text), arrays)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} has an unreadable header ({_first_line(error)})") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path} has an unreadable header ({first_line(error)})") from error
 
 
 def _read_safetensors(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
@@ -453,8 +331,6 @@ def _read_json(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
 
 
 def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
-    import h5py
-
     with h5py.File(path, "r") as file:
         text = file.attrs.get(TAG)
         arrays = {}

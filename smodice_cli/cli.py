@@ -1,20 +1,23 @@
 """What the commands share: the typer app, flags, and the only place where an error becomes an exit code."""
 
 import functools
-import inspect as python_inspect
+import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from smodice_cli import __version__
+from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
-from smodice_cli.errors import InputError, Interrupted, SmodiceError, UsageError
-from smodice_cli.methods import METHODS
+from smodice_cli.engine import Options, Result
+from smodice_cli.errors import InputError, Interrupted, SmodiceError
+from smodice_cli.recipes import PRESETS
 
 app = typer.Typer(
     name="smodice",
@@ -31,43 +34,54 @@ MAX_SEED = 2**32 - 1  # what every generator takes
 MAX_THREADS = 256  # torch takes any number, and crashes
 
 
-def examples(*lines: str) -> str:
-    """A help epilog of runnable commands."""
-    return "[bold]Examples[/]\n\n" + "\n\n".join(f"  {line}" for line in lines)
-
-
 # --- flags that commands share --------------------------------------------------------------------------------------
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel="Output")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel="Output")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")]
+_running = functools.partial(typer.Option, rich_help_panel="Running")
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; `smodice settings` lists them. Repeatable."),
 ]
-Algo = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="smodice | bc | bc-expert-only | td3bc | oril | sail | rce | demodice | demodice-sd; default smodice.",
-    ),
-]
-Preset = Annotated[str, typer.Option(help="Start from the settings of: paper | official.")]
+Algo = Annotated[str | None, typer.Option(metavar="NAME", help=f"{' | '.join(ALGORITHMS)}; default smodice.")]
+Preset = Annotated[str, typer.Option(help=f"Start from the settings of: {' | '.join(PRESETS)}.")]
 Source = Annotated[
     str, typer.Option(metavar="NAME", help="Take the recipe's data of this name, \\[dataset.NAME], e.g. d4rl.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Run even if the artifact is there.", rich_help_panel="Running")]
-Resume = Annotated[
-    bool, typer.Option("--resume/--no-resume", help="Training: go on from its checkpoint.", rich_help_panel="Running")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would run and why; write nothing.", rich_help_panel="Running")
-]
-Device = Annotated[str, typer.Option(help="Training: torch device, e.g. cpu or cuda.", rich_help_panel="Running")]
-CheckpointEvery = Annotated[
-    float,
-    typer.Option(min=0.0, metavar="SECONDS", help="Training: time between checkpoints.", rich_help_panel="Running"),
-]
+Force = Annotated[bool, _running("--force", help="Run even if the artifact is there.")]
+DryRun = Annotated[bool, _running("--dry-run", help="Say what would run and why; write nothing.")]
+
+
+def flag(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """An option of a command that is not written among its parameters."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _shown(name: str, words: str, *short: str) -> inspect.Parameter:
+    option = typer.Option(f"--{name}", *short, help=words, rich_help_panel="Output")
+    return flag(name, Annotated[bool, option], False)
+
+
+SHOWN = (  # the flags of every command, which `guard` reads
+    _shown("json", "Print the result as JSON on stdout."),
+    _shown("quiet", "Print errors only.", "-q"),
+    _shown("debug", "Show the traceback of an error."),
+)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The flags of every training: a stage's, or a whole run's."""
+
+    device: Annotated[str, _running(help="Training: torch device, e.g. cpu or cuda.")] = "cpu"
+    resume: Annotated[bool, _running("--resume/--no-resume", help="Training: go on from its checkpoint.")] = True
+    checkpoint_every: Annotated[
+        float, _running(min=0.0, metavar="SECONDS", help="Training: time between checkpoints.")
+    ] = 20.0
+    force: Force = False
+    dry_run: DryRun = False
+
+    def options(self, threads: int = 1) -> Options:
+        return Options(threads=threads, **asdict(self))
 
 
 @dataclass(frozen=True)
@@ -82,102 +96,56 @@ class Common:
     set: Set = None
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MAX_THREADS,
-            help="Training: torch threads (default 1). Simulation: processes (default: all).",
-            rich_help_panel="Running",
+        _running(
+            min=1, max=MAX_THREADS, help="Training: torch threads (default 1). Simulation: processes (default: all)."
         ),
     ] = None
-    device: Device = "cpu"
-    resume: Resume = True
-    checkpoint_every: CheckpointEvery = 20.0
-    force: Force = False
-    dry_run: DryRun = False
-    json: Json = False
-    quiet: Quiet = False
-    debug: Debug = False
-
-    def options(self, default_threads: int = 1) -> Any:
-        from smodice_cli.stages.runner import Options
-
-        return Options(
-            force=self.force,
-            resume=self.resume,
-            dry_run=self.dry_run,
-            threads=self.threads or default_threads,
-            device=self.device,
-            checkpoint_every=self.checkpoint_every,
-        )
-
-    def build(self, section: str, source: str = "", algo: str | None = None, **flags: Any) -> Any:
-        """The stage's config: defaults < preset < recipe < what defines the algorithm < --set < flags."""
-        from smodice_cli import config, recipes
-
-        if source and not self.config:
-            raise UsageError("--source chooses among the data of a recipe: name it with --config")
-        recipe = recipes.read_recipe(self.config, source, algo or "") if self.config else {}
-        given = {name: value for name, value in flags.items() if value is not None and value != ()}
-        if self.steps is not None:
-            given["steps"] = self.steps
-        chosen = config.merge(config.parse_assignments(self.set or [], section), {section: given})
-        named = recipe.get(recipes.RUN, {}).get("algo", [])
-        if algo and chosen[section].get("algo", algo) != algo:
-            raise UsageError(f"--algo {algo} and --set algo={chosen[section]['algo']} are two answers to one question")
-        asked = algo or chosen[section].get("algo") or (named[0] if len(named) == 1 else "smodice")
-        algo, *others = recipes.check_algorithms(asked, "--algo")
-        if others:
-            raise UsageError("--algo: a stage trains one algorithm", "smodice run compares several")
-        if section in ("disc", "value") and section not in METHODS[algo].stages:
-            raise UsageError(f"{algo} has no train-{section}: it starts from --{METHODS[algo].needs}")
-        recipes.refuse_idle(chosen, [algo])
-        if section == "policy":
-            config.refuse_unread(chosen[section], [algo])
-        merged = recipes.for_algorithm(algo, config.merge(config.preset(self.preset), recipe), chosen)
-        return config.build(section, merged.get(section, {}))
 
 
-def home(start: Path, algo: str) -> Path:
-    """Where an algorithm's artifacts lie unless another place is named: as in `run`, beside smodice's in a folder."""
-    folder = start.parent
-    return folder if algo in ("smodice", folder.name) else folder / algo
+def command(
+    panel: str, name: str, *lines: str, options: Iterable[inspect.Parameter] = (), quiet: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command: expands its parameters of the classes above into flags and turns errors into exit codes.
 
-
-def command(panel: str, name: str, *lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command: expands a `common: Common` parameter into flags and turns errors into exit codes."""
+    `options` are further ones, whose values reach the function as keyword arguments; `quiet` is left out of a command
+    that would then say nothing.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = list(python_inspect.signature(function).parameters.values())
-        own = [parameter for parameter in parameters if parameter.name != "common"]
-        shared = list(python_inspect.signature(Common).parameters.values()) if len(own) < len(parameters) else []
+        parameters = list(inspect.signature(function).parameters.values())
+        groups: dict[str, Any] = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
+        named = [p for p in parameters if p.name not in groups and p.kind is not inspect.Parameter.VAR_KEYWORD]
+        grouped = [p for group in groups.values() for p in inspect.signature(group).parameters.values()]
+        shown = [p for p in SHOWN if quiet or p.name != "quiet"]
 
         @functools.wraps(function)
         def wrapper(**arguments: Any) -> None:
-            guard(function, arguments, {parameter.name for parameter in shared})
+            flags = {parameter.name: arguments.pop(parameter.name) for parameter in shown}
+            for name, group in groups.items():
+                arguments[name] = group(**{field.name: arguments.pop(field.name) for field in fields(group)})
+            guard(lambda: function(**arguments), **flags)
 
-        keyword = python_inspect.Parameter.KEYWORD_ONLY
-        merged = [parameter.replace(kind=keyword) for parameter in (*own, *shared)]
-        wrapper.__signature__ = python_inspect.Signature(merged)  # type: ignore[attr-defined]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        merged = [parameter.replace(kind=keyword) for parameter in (*options, *named, *grouped, *shown)]
+        wrapper.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
-        app.command(name, rich_help_panel=panel, epilog=examples(*lines))(wrapper)
+        examples = "\n\n".join(["[bold]Examples[/]", *(f"  {line}" for line in lines)])
+        app.command(name, rich_help_panel=panel, epilog=examples)(wrapper)
         return function
 
     return decorate
 
 
-def guard(function: Callable[..., None], arguments: dict[str, Any], shared: set[str]) -> None:
-    console.mode = "json" if arguments.get("json") else "human"
-    console.quiet = bool(arguments.get("quiet"))
-    own = {name: value for name, value in arguments.items() if name not in shared}
-    if shared:
-        own["common"] = Common(**{name: arguments[name] for name in shared})
+def guard(work: Callable[[], None], *, json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+    """Do the work of a command; an error of any kind becomes a sentence and an exit code."""
+    console.mode, console.quiet, console.debug = "json" if json else "human", quiet, debug
     try:
-        function(**own)
+        work()
     except BrokenPipeError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (whoever read our output has gone; so has the exit's flush)
         raise typer.Exit(0) from error
     except (Exception, KeyboardInterrupt) as error:
-        if arguments.get("debug"):
+        if debug:
             console.traceback()
         message, hint, code = explain(error)
         console.error(message, hint)
@@ -205,13 +173,23 @@ def this_command() -> str:
     return shlex.join(["smodice", *(argument for argument in sys.argv[1:] if argument not in again)])
 
 
-def report(result: Any, next_step: str = "") -> None:
-    """What a stage did, for people and for programs."""
+def report(result: Result, members: dict[str, Any], more: list[str], next_step: str = "") -> None:
+    """What a stage did, for people and for programs, with further members of the JSON and further lines."""
     lines = [f"[bold]{result.status}[/]  {escape(str(result.path))}"]
     if result.status == "would run":
         lines[0] += f"  ({escape(result.reason)})"
     elif result.header and result.status == "done":
         lines[0] += f"  {result.header.seconds:.1f} s"
-    console.result(result.summary(), lines)
+    console.result(result.summary() | members, [*lines, *more])
     if next_step and console.mode == "human" and result.status != "would run":
         console.note(f"next: {next_step}")
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        console.mode, console.quiet = "human", False
+        console.say([f"smodice {__version__}"])
+        raise typer.Exit()

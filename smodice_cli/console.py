@@ -13,16 +13,36 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
+EVENT_EVERY = 0.5  # seconds between events of progress
 PLAIN_EVERY = 10.0  # seconds between progress lines when there is no terminal
 PLAIN_WIDTH = 200  # columns of a table that goes to a file or a pipe
 
 
-class Progress(Protocol):
-    """Something that shows how far a stage is."""
+class Progress:
+    """How far something is; this one shows it to nobody."""
 
-    def update(self, done: int, **figures: float) -> None: ...
+    waits = True  # before it says something for the first time
+
+    def __init__(self, label: str = "", total: int = 0, start: int = 0, unit: str = "it") -> None:
+        self.label, self.total, self.start, self.unit = label, total, start, unit
+        self.began = time.monotonic()
+        self.last = self.began if self.waits else 0.0  # when something was said
+
+    def update(self, done: int, **figures: float) -> None:
+        pass
+
+    def rate(self, done: int) -> float:
+        """What was done in a second, since the start."""
+        return (done - self.start) / max(time.monotonic() - self.began, 1e-9)
+
+    def is_due(self, done: int, seconds: float) -> bool:
+        """Whether to say something again: after some seconds, and in the end."""
+        now = time.monotonic()
+        due = now - self.last > seconds or done == self.total
+        self.last = now if due else self.last
+        return due
 
 
 class Console:
@@ -30,7 +50,7 @@ class Console:
 
     def __init__(self) -> None:
         self.mode = "human"
-        self.quiet = False
+        self.quiet = self.debug = False
 
     # results and messages
 
@@ -66,11 +86,11 @@ class Console:
 
     def note(self, text: str) -> None:
         """Something worth knowing, on stderr."""
-        self._message("note", text, "")
+        self.message("note", text)
 
     def warn(self, text: str) -> None:
         """Something to look at, on stderr."""
-        self._message("warning", text, "yellow")
+        self.message("warning", text, "[yellow]warning:[/] ")
 
     def error(self, text: str, hint: str = "") -> None:
         """The one sentence a failed command ends with."""
@@ -91,14 +111,12 @@ class Console:
         sys.stderr.write(json.dumps(fields) + "\n")
         sys.stderr.flush()
 
-    def _message(self, kind: str, text: str, style: str) -> None:
-        if self.quiet:
-            return
-        if self.mode == "events":
+    def message(self, kind: str, text: str, label: str = "") -> None:
+        """A line on stderr, or an event of this kind."""
+        if self.mode == "events" and not self.quiet:
             self.event(kind=kind, text=text)
-            return
-        label = f"[{style}]{kind}:[/] " if style else ""
-        self._rich(stderr=True).print(label + escape(text), highlight=False, soft_wrap=True)
+        elif not self.quiet:
+            self._rich(stderr=True).print(label + escape(text), highlight=False, soft_wrap=True)
 
     # progress
 
@@ -106,18 +124,29 @@ class Console:
     def progress(self, label: str, total: int, start: int = 0, unit: str = "it") -> Iterator[Progress]:
         """A bar on a terminal, a line every few seconds elsewhere; a total of 0 means that it is not known."""
         if self.quiet:
-            yield _Silent()
+            yield Progress()
         elif self.mode == "events":
-            yield _Events(self, label, total)
+            yield _Events(label, total)
         elif not sys.stderr.isatty():
-            yield _Lines(self, label, total, start, unit)
+            yield _Lines(label, total, start, unit)
         else:
-            with _Bars(self._rich(stderr=True)) as bars:
-                yield bars.task(label, total, start, unit)
+            with self.bars() as bars:
+                yield Bar(bars, label, total, start, unit)
 
-    def bars(self) -> _Bars:
-        """Several bars at once, for `smodice run`."""
-        return _Bars(self._rich(stderr=True))
+    def bars(self) -> Any:
+        """Rich's progress bars, several at once, with rate, time left and live figures."""
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        return RichProgress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[figures]}"),
+            console=self._rich(stderr=True),
+        )
 
     def _rich(self, stderr: bool) -> Any:
         from rich.console import Console as Rich
@@ -131,93 +160,46 @@ class Console:
         return Shown(stderr=stderr, width=wide)
 
 
-class _Silent:
-    def update(self, done: int, **figures: float) -> None:
-        pass
-
-
-class _Events:
-    def __init__(self, console: Console, label: str, total: int) -> None:
-        self.console, self.label, self.total, self.last = console, label, total, 0.0
+class _Events(Progress):
+    waits = False
 
     def update(self, done: int, **figures: float) -> None:
-        now = time.monotonic()
-        if now - self.last > 0.5 or done == self.total:
-            self.last = now
-            self.console.event(kind="progress", label=self.label, done=done, total=self.total, figures=figures)
+        if self.is_due(done, EVENT_EVERY):
+            console.event(kind="progress", label=self.label, done=done, total=self.total, figures=figures)
 
 
-class _Lines:
-    def __init__(self, console: Console, label: str, total: int, start: int, unit: str = "it") -> None:
-        self.console, self.label, self.total, self.start, self.unit = console, label, total, start, unit
-        self.began = self.last = time.monotonic()
-
+class _Lines(Progress):
     def update(self, done: int, **figures: float) -> None:
-        now = time.monotonic()
-        if now - self.last < PLAIN_EVERY and done != self.total:
+        if not self.is_due(done, PLAIN_EVERY):
             return
-        self.last = now
-        rate = (done - self.start) / max(now - self.began, 1e-9)
+        rate = self.rate(done)
         left = max(self.total - done, 0) / max(rate, 1e-9)
-        line = progress_line(self.label, done, self.total, rate, left, figures, self.unit)
-        self.console._message("progress", line, "")
+        whole, rest = (f"/{self.total:,}", f"  {left:4.0f} s left") if self.total else ("", "")
+        far = f"{whole}  {rate:6.0f} {self.unit}/s{rest}"
+        console.message("progress", f"{self.label:<13} {done:>8,}{far}  {_in_words(figures)}".rstrip())
 
 
-def progress_line(
-    label: str, done: int, total: int, rate: float, left: float, figures: Mapping[str, float], unit: str = "it"
-) -> str:
-    """One line of progress for logs."""
-    shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-    far = f"/{total:,}  {rate:6.0f} {unit}/s  {left:4.0f} s left" if total else f"  {rate:6.0f} {unit}/s"
-    return f"{label:<13} {done:>8,}{far}  {shown}".rstrip()
+class Bar(Progress):
+    """A row of `Console.bars`."""
 
-
-class _Bars:
-    """Rich progress bars with rate, time left and live figures."""
-
-    def __init__(self, rich_console: Any) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        self.progress = RichProgress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[figures]}"),
-            console=rich_console,
-        )
-
-    def __enter__(self) -> _Bars:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.progress.stop()
-
-    def task(self, label: str, total: int, start: int = 0, unit: str = "it") -> _Bar:
-        return _Bar(self.progress, label, total, start, unit)
-
-
-class _Bar:
-    def __init__(self, progress: Any, label: str, total: int, start: int, unit: str = "it") -> None:
-        self.progress, self.label, self.total, self.start, self.unit = progress, label, total, start, unit
-        self.began = time.monotonic()
-        self.task = progress.add_task(label, total=total or None, completed=start, rate="", figures="")
+    def __init__(self, bars: Any, label: str, total: int, start: int = 0, unit: str = "it") -> None:
+        super().__init__(label, total, start, unit)
+        self.bars, self.task = bars, bars.add_task(label, total=total or None, completed=start, rate="", figures="")
 
     def update(self, done: int, **figures: float) -> None:
-        rate = (done - self.start) / max(time.monotonic() - self.began, 1e-9)
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        self.progress.update(self.task, completed=done, rate=f"{rate:,.0f} {self.unit}/s", figures=shown)
+        rate = f"{self.rate(done):,.0f} {self.unit}/s"
+        self.bars.update(self.task, completed=done, rate=rate, figures=_in_words(figures))
 
     def switch(self, label: str, total: int, done: int, figures: Mapping[str, float]) -> None:
         """Show another stage in the same row."""
         if label != self.label:
             self.label, self.start, self.began = label, done, time.monotonic()
-            self.progress.reset(self.task, total=total or None, completed=done)
-            self.progress.update(self.task, description=label)
+            self.bars.reset(self.task, total=total or None, completed=done, description=label)
         self.update(done, **figures)
+
+
+def _in_words(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def escape(text: str) -> str:

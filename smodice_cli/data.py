@@ -7,13 +7,13 @@ Data flow: a source yields `Transitions` blocks of whole episodes -> `Spool` app
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from smodice_cli.artifacts import Artifact
 from smodice_cli.errors import InputError, UsageError
+from smodice_cli.lazy import np
 
 ROW_COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 STATS_BLOCK = 1 << 16  # rows per block when streaming over a column
@@ -34,6 +34,21 @@ class Transitions:
     timeouts: np.ndarray
     offsets: np.ndarray
 
+    @staticmethod
+    def episode(states: Any, actions: Any, rewards: Any, *, terminated: bool) -> Transitions:
+        """One whole episode, with a state more than actions; its last row ends the task, or else is cut short."""
+        visited = np.asarray(states, np.float32)
+        last = np.arange(len(actions)) == len(actions) - 1
+        return Transitions(
+            observations=visited[:-1],
+            actions=np.asarray(actions, np.float32),
+            rewards=np.asarray(rewards, np.float32),
+            next_observations=visited[1:],
+            terminals=last & bool(terminated),
+            timeouts=last & (not terminated),
+            offsets=np.array([0, len(actions)]),
+        )
+
     @property
     def rows(self) -> int:
         return len(self.observations)
@@ -42,26 +57,31 @@ class Transitions:
     def episodes(self) -> int:
         return len(self.offsets) - 1
 
+    def rows_at(self, which: slice | np.ndarray, offsets: np.ndarray) -> Transitions:
+        """Some of the rows, which these offsets divide into episodes."""
+        return Transitions(**{name: getattr(self, name)[which] for name in ROW_COLUMNS}, offsets=offsets)
+
     def take(self, first: int, last: int) -> Transitions:
         """Episodes first..last-1."""
-        a, b = int(self.offsets[first]), int(self.offsets[last])
-        columns = {name: getattr(self, name)[a:b] for name in ROW_COLUMNS}
-        return Transitions(**columns, offsets=self.offsets[first : last + 1] - a)
+        offsets = self.offsets[first : last + 1]
+        return self.rows_at(slice(offsets[0], offsets[-1]), offsets - offsets[0])
 
     def truncate(self, rows: int) -> Transitions:
         """The first `rows` rows; an episode cut by that ends in a timeout."""
         if rows >= self.rows:
             return self
-        columns = {name: getattr(self, name)[:rows] for name in ROW_COLUMNS}
-        inside = self.offsets[self.offsets < rows]
-        timeouts = columns["timeouts"].copy()
-        timeouts[-1] |= not columns["terminals"][-1]
-        return Transitions(**{**columns, "timeouts": timeouts}, offsets=np.append(inside, rows))
+        timeouts = self.timeouts.copy()
+        timeouts[rows - 1] |= not self.terminals[rows - 1]
+        return replace(self, timeouts=timeouts).rows_at(slice(rows), np.append(self.offsets[self.offsets < rows], rows))
+
+    def returns(self) -> list[float]:
+        """The sum of each episode's rewards."""
+        return np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64).tolist()
 
     def states(self) -> np.ndarray:
         """Every state of the episodes in order: the observations and each episode's final next observation.
 
-        A final state that the data do not hold repeats the one before it (see `sources.recorded`) and is left out.
+        A final state that the data do not hold repeats the one before it (see `sources.layouts`) and is left out.
         """
         ends = self.offsets[1:][self.final_states_held()]
         return np.insert(self.observations, ends, self.next_observations[ends - 1], axis=0)
@@ -72,11 +92,15 @@ class Transitions:
         return (self.next_observations[last] != self.observations[last]).any(axis=1)
 
 
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Where episodes of these lengths begin, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
 def concatenate(blocks: Sequence[Transitions]) -> Transitions:
     """Several blocks as one."""
     columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROW_COLUMNS}
-    lengths = np.concatenate([np.diff(block.offsets) for block in blocks])
-    return Transitions(**columns, offsets=np.concatenate([[0], np.cumsum(lengths)]))
+    return Transitions(**columns, offsets=offsets_of(np.concatenate([np.diff(block.offsets) for block in blocks])))
 
 
 def check(block: Transitions, origin: str, first: int = 0) -> None:
@@ -88,15 +112,13 @@ def check(block: Transitions, origin: str, first: int = 0) -> None:
             raise InputError(f"{origin}: {name} hold NaN or infinite values, first in transition {row}")
 
 
-def check_zeros(states: np.ndarray, origin: str, first: int = 0) -> None:
-    """Refuse all-zero states, which a preallocated recording that was never filled leaves behind."""
-    zero = (states == 0).all(axis=1)
-    if zero.any():
-        raise InputError(
-            f"{origin}: some states are all zeros, first in transition {first + int(zero.argmax())}, "
-            "which usually means a recording that was preallocated and never filled",
-            "remove those rows from the file",
-        )
+def range_of_actions(arrays: dict[str, np.ndarray], absorbing: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest actions of a dataset whose environment is not known, the expert's included."""
+    taken = arrays["actions"][arrays["observations"][:, -1] == 0] if absorbing else arrays["actions"]
+    parts = [taken, *([arrays["expert/actions"]] if "expert/actions" in arrays else [])]
+    low = np.min([part.min(axis=0) for part in parts], axis=0)
+    high = np.max([part.max(axis=0) for part in parts], axis=0)
+    return low, np.where(high > low, high, low + 1)
 
 
 def parse_dims(text: str, width: int) -> list[int]:
@@ -122,17 +144,11 @@ class Spool:
         self.folder = folder
         self.absorbing = absorbing
         width = obs_dim + absorbing
-        self.shapes: dict[str, tuple[int, ...]] = {
-            "observations": (width,),
-            "actions": (act_dim,),
-            "rewards": (),
-            "next_observations": (width,),
-            "terminals": (),
-            "timeouts": (),
-        }
+        shapes = {"observations": (width,), "actions": (act_dim,), "next_observations": (width,)}
+        self.shapes: dict[str, tuple[int, ...]] = {name: shapes.get(name, ()) for name in ROW_COLUMNS}
         flags = ("terminals", "timeouts")
-        self.dtypes = {name: np.dtype(np.uint8 if name in flags else np.float32) for name in self.shapes}
-        self.files = {name: open(folder / name, "wb") for name in self.shapes}  # noqa: SIM115 (closed in arrays)
+        self.dtypes = {name: np.dtype(np.uint8 if name in flags else np.float32) for name in ROW_COLUMNS}
+        self.files = {name: open(folder / name, "wb") for name in ROW_COLUMNS}  # noqa: SIM115 (closed in arrays)
         self.lengths: list[np.ndarray] = []
         self.sources: list[np.ndarray] = []
         self.rows = 0
@@ -156,11 +172,10 @@ class Spool:
             name: np.memmap(self.folder / name, self.dtypes[name], "r", shape=(self.rows, *shape))
             for name, shape in self.shapes.items()
         }
-        lengths = np.concatenate(self.lengths)
         mean, std = moments(maps["observations"])
         return {
             **maps,
-            "episode_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            "episode_offsets": offsets_of(np.concatenate(self.lengths)).astype(np.int64),
             "episode_source": np.concatenate(self.sources),
             "mean": mean,
             "std": std,
@@ -173,16 +188,12 @@ def with_absorbing(block: Transitions) -> Transitions:
     The self-loop is a row like any other (it is sampled), so V of the absorbing state is held by its own residual.
     """
     ends = block.offsets[1:]
-    terminal = np.flatnonzero(block.terminals[ends - 1])
-    width = block.observations.shape[1]
-    state = np.zeros(width + 1, np.float32)
-    state[width] = 1.0
+    terminal = block.terminals[ends - 1].astype(bool)
+    at = ends[terminal]
+    state = np.append(np.zeros(block.observations.shape[1], np.float32), np.float32(1.0))
     observations = np.pad(block.observations, ((0, 0), (0, 1)))
     next_observations = np.pad(block.next_observations, ((0, 0), (0, 1)))
-    next_observations[ends[terminal] - 1] = state
-    at = ends[terminal]
-    lengths = np.diff(block.offsets)
-    lengths[terminal] += 1
+    next_observations[at - 1] = state
     return Transitions(
         observations=np.insert(observations, at, state, axis=0),
         actions=np.insert(block.actions, at, 0.0, axis=0),
@@ -190,7 +201,7 @@ def with_absorbing(block: Transitions) -> Transitions:
         next_observations=np.insert(next_observations, at, state, axis=0),
         terminals=np.zeros(block.rows + len(at), bool),  # nothing ends: the flow goes on in the absorbing state
         timeouts=np.insert(block.timeouts, at, False),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        offsets=offsets_of(np.diff(block.offsets) + terminal),
     )
 
 
@@ -218,11 +229,15 @@ class Dataset:
     dims: list[int]
     absorbing: bool
     sources: list[str]
+    without_rewards: list[str] = field(default_factory=list)  # the sources that hold none
+    expert_return: float | None = None
 
     @staticmethod
     def of(artifact: Artifact) -> Dataset:
         config, metrics = artifact.header.config, artifact.header.metrics
-        return Dataset(artifact.arrays, config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
+        without = [source["label"] for source in metrics.get("offline", []) if not source.get("rewards", True)]
+        fixed = (config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
+        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"))
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]

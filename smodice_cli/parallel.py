@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
@@ -23,11 +21,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def ordered_map(function: Callable[[Task], Answer], tasks: Iterable[Task], workers: int) -> Iterator[Answer]:
+def ordered_map(
+    function: Callable[[Task], Answer], tasks: Iterable[Task], workers: int
+) -> Generator[Answer, None, None]:
     """`map` over processes: lazy, in order, so an endless stream of tasks is fine; one worker means this process."""
     if workers <= 1:
         yield from map(function, tasks)
         return
+    import multiprocessing
+    from concurrent.futures import Future, ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn")  # forking a process that has run torch or a renderer is unsafe
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
     source = iter(tasks)
@@ -68,6 +71,7 @@ def _interrupts_held() -> Iterator[None]:
 
 def _die_with_parent() -> None:
     """End a worker whose parent was killed, which its queue would never tell it."""
+    import multiprocessing
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

@@ -16,6 +16,6 @@ def be_smodice(arguments: list[str], output: str, limit: int | None) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    from smodice_cli.app import main
+    from smodice_cli.__main__ import main
 
     main()

@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from as_command import be_smodice
 from typer.testing import CliRunner
 
 from smodice_cli import artifacts
-from smodice_cli.app import app
+from smodice_cli.commands import app
 
 hypothesis.settings.register_profile("busy", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("busy")
@@ -31,6 +33,13 @@ SHARED_DATA = Path(os.environ.get("SMODICE_SHARED_DATA", Path(__file__).parents[
 ENV = "pointmass-4direction"
 OFFLINE, EXPERT = f"sim:{ENV}#3000", f"sim:{ENV}#success=50"
 SMALL = ("--set", "hidden=16", "--set", "batch=16")
+TINY = {
+    "dataset": {"env": ENV, "offline": [f"sim:{ENV}#600"], "expert": [f"sim:{ENV}#success=20"]},
+    "disc": {"steps": 20, "hidden": 8, "batch": 8},
+    "value": {"steps": 20, "hidden": 8, "batch": 8},
+    "policy": {"steps": 20, "hidden": 8, "batch": 8},
+    "eval": {"episodes": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,18 @@ def digest(path: Path) -> str:
     return artifacts.read_any(path).header.digest
 
 
+# --- files that tests write -----------------------------------------------------------------------------------------
+
+
+def write_recipe(path: Path, settings: dict[str, dict[str, object]]) -> Path:
+    """Settings as TOML (JSON's numbers, texts and lists are TOML's too)."""
+    lines = [
+        f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in part.items()) for name, part in settings.items()
+    ]
+    path.write_text("\n\n".join(lines) + "\n")
+    return path
+
+
 # --- real processes ---------------------------------------------------------------------------------------------------
 
 
@@ -118,8 +139,7 @@ Start = Callable[..., Running]
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start a command as a process: `start("train-disc", ...)`; `limit` bounds the size of the files it may write."""
     context = multiprocessing.get_context("forkserver")
-    stages = ["train_disc", "train_value", "train_policy"]  # imported once: a process starts at once
-    context.set_forkserver_preload(["smodice_cli.app", *(f"smodice_cli.stages.{name}" for name in stages)])
+    context.set_forkserver_preload(["smodice_cli.commands", "smodice_cli.algos.nets"])  # once: a process starts at once
     running: list[Running] = []
     folder = tmp_path_factory.mktemp("output")
 
@@ -144,6 +164,14 @@ def wait_for(condition: Callable[[], object], timeout: float = 180) -> None:
         time.sleep(0.02)
 
 
+@cache
+def can_render() -> bool:
+    """Whether MuJoCo, asked without this tool, draws off screen here; then the tool has to."""
+    code = "import mujoco as m; m.Renderer(m.MjModel.from_xml_string('<mujoco/>'), 8, 8).close()"
+    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | {"MUJOCO_GL": "egl"}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == 0
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_terminal_width() -> Iterator[None]:
     """Parallel test workers inherit a terminal's width; output to a pipe is what the tests read."""
@@ -155,11 +183,10 @@ def _no_terminal_width() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_simulation_process() -> Iterator[None]:
     """Few data are made sooner without further processes; that their number does not matter has a test of its own."""
-    from smodice_cli import parallel
-    from smodice_cli.stages import pipeline
+    from smodice_cli import commands, parallel, pipeline
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, pipeline):
+        for module in (parallel, pipeline, commands.stages, commands.run):
             patch.setattr(module, "cores", lambda: 1)
         yield
 

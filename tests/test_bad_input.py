@@ -6,33 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from conftest import ENV, EXPERT, OFFLINE, SMALL, Start, digest, listing, refuse, smodice, succeed
+from recordings import write_file
 
 from smodice_cli import artifacts
 from smodice_cli.errors import InputError
 
 SIM = ("--offline", f"sim:{ENV}#300", "--expert", f"sim:{ENV}#success=10")
-
-
-def write_file(path: Path, rows: int = 60, width: int = 4, **columns: np.ndarray) -> Path:
-    """A recording in D4RL's layout: three episodes that end in timeouts; `columns` replace or add."""
-    rng = np.random.default_rng(0)
-    timeouts = np.arange(1, rows + 1) % max(rows // 3, 1) == 0
-    whole = {
-        "observations": rng.normal(size=(rows, width)),
-        "actions": rng.uniform(-1, 1, (rows, 2)),
-        "rewards": np.zeros(rows),
-        "terminals": np.zeros(rows, bool),
-        "timeouts": timeouts,
-    }
-    with h5py.File(path, "w") as file:
-        for name, column in (whole | columns).items():
-            if column is not None:
-                file[name] = column
-    return path
 
 
 def build(tmp_path: Path, code: int, *flags: str) -> str:
@@ -130,7 +112,7 @@ def test_an_expert_that_is_not_there(tmp_path: Path, selection: str, code: int, 
 
 
 def test_a_simulation_that_never_succeeds_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smodice_cli.sources.specs.SEARCHED", 1000)
+    monkeypatch.setattr("smodice_cli.sources.expert.SEARCHED", 1000)
     said = build(tmp_path, 3, "--offline", f"sim:{ENV}#300", "--expert", f"sim:{ENV}-random#success=5")
     assert "has only 0 such states in" in said
 
@@ -159,7 +141,7 @@ def test_files_that_are_not_ours_or_of_another_kind_stay(run: Path, tmp_path: Pa
     assert "is no log of smodice's" in refuse(5, *value, run / "y.safetensors")
     assert "is a folder" in refuse(5, *value, run / "folder.safetensors", "--force")
     assert "exists" in refuse(5, "eval", "--policy", run / "policy.safetensors", "--video", run / "film.gif")
-    assert {name: size for name, size in listing(run).items() if "lock" not in name} == before
+    assert listing(run) == before
     assert "where the picture goes" in refuse(2, "tabular", "example", "--out", tmp_path / "x.png")
 
 
@@ -413,16 +395,16 @@ def test_a_loss_that_becomes_non_finite_ends_with_6_and_what_to_try(run: Path) -
 
 
 def test_the_last_good_checkpoint_survives_divergence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from smodice_cli.stages import train_disc
+    from smodice_cli.algos import discriminator
 
-    real, calls = train_disc.discriminator_loss, []
+    real, calls = discriminator.discriminator_loss, []
 
     def fails_in_the_end(expert, offline, prior):  # type: ignore[no-untyped-def]
         calls.append(1)
         loss, info = real(expert, offline, prior)
         return (loss * float("nan"), info) if len(calls) > 30 else (loss, info)
 
-    monkeypatch.setattr(train_disc, "discriminator_loss", fails_in_the_end)
+    monkeypatch.setattr(discriminator, "discriminator_loss", fails_in_the_end)
     command = ("train-disc", "--data", run / "dataset.h5", "--out", run / "new.safetensors", "--steps", "50", *SMALL)
     outcome = smodice(*command, "--checkpoint-every", "0")
     assert outcome.code == 6, outcome.stderr

@@ -6,27 +6,24 @@ import json
 import math
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ENV, OFFLINE, SMALL, digest, listing, refuse, smodice, succeed
-from test_cache import TINY, write_recipe
+from conftest import ENV, OFFLINE, SMALL, TINY, digest, listing, refuse, smodice, succeed, write_recipe
+from recordings import write_file
 
-from smodice_cli import artifacts, config, recipes
-from smodice_cli.algos import oril, rce, sail, td3bc
+from smodice_cli import artifacts, config, recipes, sources, training
+from smodice_cli.algos import ALGORITHMS, dual, oril, rce, sail, td3bc
 from smodice_cli.algos.acting import NumpyPolicy
-from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, initialise
-from smodice_cli.algos.smodice import importance_weights, value_loss
-from smodice_cli.config import PolicyConfig
+from smodice_cli.algos.losses import importance_weights, value_loss, wasserstein_loss
+from smodice_cli.algos.nets import Discriminator, initialise
+from smodice_cli.algos.td3bc import TD3Learner
 from smodice_cli.data import Dataset
 from smodice_cli.errors import InputError
-from smodice_cli.methods import METHODS, TD3
-from smodice_cli.stages import td3, train_disc, trainer
-from smodice_cli.stages.runner import Job
+from smodice_cli.stages import flag_of
 
 # --- losses ----------------------------------------------------------------------------------------------------------
 
@@ -87,18 +84,18 @@ def test_the_rewards_of_oril_and_sail() -> None:
     logits = torch.tensor([0.0, math.log(3.0)])
     torch.testing.assert_close(oril.reward(logits), torch.tensor([0.5, 0.75]))
     torch.testing.assert_close(sail.reward(torch.tensor([1.0, -1.0]), 0.5), torch.tensor([0.5, -1.5]))
-    loss, _ = sail.wasserstein_loss(torch.tensor([3.0, 5.0]), torch.tensor([1.0, 2.0]))
+    loss, _ = wasserstein_loss(torch.tensor([3.0, 5.0]), torch.tensor([1.0, 2.0]))
     assert float(loss) == pytest.approx(1.5 - 4.0)
 
 
 def test_demodices_dual_is_that_of_its_paper() -> None:
     """(1-g) E[V0] + (1+a) log E[exp(A/(1+a))], with weights exp(A/(1+a)) normalised to mean 1."""
     for algo in ("demodice", "demodice-sd"):
-        c = config.build("value", METHODS[algo].settings["value"])
+        c = config.build(dual.Config, "value", ALGORITHMS[algo].defaults["value"])
         assert (c.estimator, c.f, c.n_step, c.cap, c.normaliser) == ("dual", "kl", 1, 0.0, False)
         assert (c.sampling, c.terminal, c.timeout, c.holdout, c.scale) == ("uniform", "zero", "bootstrap", 0.0, 1.0)
-    assert METHODS["demodice"].settings["disc"] == {"inputs": "state-action"}
-    settings = METHODS["demodice"].settings["value"]
+    assert ALGORITHMS["demodice"].defaults["disc"] == {"inputs": "state-action"}
+    settings = ALGORITHMS["demodice"].defaults["value"]
     strength = settings["alpha"]
     assert strength == 1.05
     residual, initial = torch.tensor([0.3, -1.0, 2.0]), torch.tensor([1.0, 2.0])
@@ -165,10 +162,11 @@ def of_linear(*layers: Any) -> NumpyNet:
     return NumpyNet([w.T for w in own(*(x.weight for x in layers))], own(*(x.bias for x in layers)))
 
 
+TD3 = ("td3bc", "oril", "sail", "rce")
 EXPERT_PHI = 0.3  # the mean of sail's critic on expert states
 
 
-def small_problem(algo: str, monkeypatch: pytest.MonkeyPatch) -> tuple[td3.TD3BC, Discriminator]:
+def small_problem(algo: str) -> tuple[TD3Learner, Discriminator]:
     """A learner on twelve rows, three of them terminal, one of which does not know where it ended."""
     rng = np.random.default_rng(0)
     arrays = {
@@ -181,31 +179,41 @@ def small_problem(algo: str, monkeypatch: pytest.MonkeyPatch) -> tuple[td3.TD3BC
         "expert/offsets": np.array([0, 2, 5]),
     }
     arrays["next_observations"][7] = arrays["observations"][7]
-    settings = PolicyConfig(algo=algo, gamma=0.6, batch=6, hidden=5, lr=0.01, tau=0.125, prior=3.0)  # type: ignore[arg-type]
-    mean, std, limit = torch.tensor([0.5, -0.5, 0.0]), torch.tensor([2.0, 1.0, 0.5]), torch.full((2,), 2.0)
-    policy, disc = TanhGaussianPolicy(mean, std, -limit, limit, 5), Discriminator(mean, std, range(3), 4)
+    arrays |= {"mean": np.array([0.5, -0.5, 0.0]), "std": np.array([2.0, 1.0, 0.5])}
+    arrays |= {"action_low": np.full(2, -2.0), "action_high": np.full(2, 2.0)}
+    given = {"gamma": 0.6, "batch": 6, "hidden": 5, "lr": 0.01, "tau": 0.125} | (
+        {"prior": 3.0} if algo == "sail" else {}
+    )
+    settings = ALGORITHMS[algo].Config(algo=algo, **given)
+    mean, std = (torch.from_numpy(arrays[name]) for name in ("mean", "std"))
+    disc = Discriminator(mean, std, range(3), 4)
     generator = torch.Generator().manual_seed(1)
-    for module in (policy, disc):
-        initialise(module, generator)
-    monkeypatch.setattr(train_disc, "load", lambda *_: disc)
-    given: Any = {"disc": SimpleNamespace(header=SimpleNamespace(metrics={"reward_expert": EXPERT_PHI}))}
+    initialise(disc, generator)
+    upstream = {name: tensor.numpy() for name, tensor in disc.state_dict().items()}
+    upstream |= {"reward": reward_of(disc, arrays["observations"]), "expert_reward": np.full(4, EXPERT_PHI)}
     dataset = Dataset(arrays, ENV, [0, 1, 2], False, ["a"])
-    job = Job("train-policy", "policy", Path("policy.safetensors"), settings, 0, given)
-    return td3.LEARNERS[algo](job, dataset, policy, generator, torch.device("cpu")), disc
+    learner = ALGORITHMS[algo].learner(dataset, settings, upstream, generator, torch.device("cpu"))
+    assert isinstance(learner, TD3Learner)
+    return learner, disc
+
+
+def reward_of(disc: Discriminator, states: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return disc(torch.from_numpy(states)).numpy()
 
 
 class Reference:
     """The same learner in numpy, from the same numbers at random."""
 
-    def __init__(self, learner: td3.TD3BC, disc: Discriminator) -> None:
-        policy, self.c, self.data = learner.policy, learner.config, learner.dataset.arrays
+    def __init__(self, learner: TD3Learner, disc: Discriminator) -> None:
+        policy, self.c, self.data = learner.policy, learner.config, learner.data.arrays
         self.numbers = torch.Generator()
         self.numbers.set_state(learner.generator.get_state())
         self.actor = of_linear(policy.body[0], policy.body[2], policy.mean)
         weights, biases = own(*learner.critic.weights), own(*learner.critic.biases)
         self.critics = [NumpyNet([w[i] for w in weights], [b[i, 0] for b in biases]) for i in (0, 1)]
         self.actor_target, self.critic_targets = self.actor.copy(), [q.copy() for q in self.critics]
-        self.inverse = of_linear(*learner.inverse.body[:6:2]) if isinstance(learner, td3.SAIL) else None
+        self.inverse = of_linear(*learner.inverse.body[:6:2]) if isinstance(learner, sail.SAILLearner) else None
         self.mean, self.std = own(policy.normaliser.mean, policy.normaliser.std)
         self.reward = self.rewards(of_linear(*disc.body[::2]))
 
@@ -285,10 +293,10 @@ class Reference:
 
 
 @pytest.mark.parametrize("algo", TD3)
-def test_updates_equal_an_independent_computation(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_equal_an_independent_computation(algo: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        learner, disc = small_problem(algo, monkeypatch)
+        learner, disc = small_problem(algo)
         expected = Reference(learner, disc)
         for step in range(5):
             learner.update(step)
@@ -333,18 +341,29 @@ def with_actions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(algo: str, run: Path, out: Path, steps: int = 1) -> list[str | Path]:
     """train-policy with an algorithm on its own starting point."""
-    needs = METHODS[algo].needs
+    needs = ALGORITHMS[algo].starts_from
     disc = "sail" if algo == "sail" else "smodice"
-    start = {"data": "dataset.h5", "disc": f"{disc}.disc.safetensors", "value": f"{algo}.value.safetensors"}[needs]
-    return ["train-policy", "--algo", algo, f"--{needs}", run / start, "--out", out, "--steps", str(steps), *SMALL]
+    start = {"dataset": "dataset.h5", "disc": f"{disc}.disc.safetensors", "value": f"{algo}.value.safetensors"}[needs]
+    return [
+        "train-policy",
+        "--algo",
+        algo,
+        f"--{flag_of(needs)}",
+        run / start,
+        "--out",
+        out,
+        "--steps",
+        str(steps),
+        *SMALL,
+    ]
 
 
-@pytest.mark.parametrize("algo", list(METHODS))
+@pytest.mark.parametrize("algo", list(ALGORITHMS))
 def test_one_step_of_every_algorithm_gives_a_policy_that_acts(algo: str, with_actions: Path, tmp_path: Path) -> None:
     out = tmp_path / "policy.safetensors"
     succeed(*command(algo, with_actions, out))
     header = artifacts.read_any(out).header
-    assert header.config.get("algo", "smodice") == algo
+    assert header.config["algo"] == algo
     assert ("tau" in header.config) == (algo in TD3), "what an algorithm does not read is not stored"
     score = succeed("eval", "--policy", out, "--episodes", "1", "--threads", "1", "--json").json["score"]
     assert score["episodes"] == 1
@@ -352,7 +371,7 @@ def test_one_step_of_every_algorithm_gives_a_policy_that_acts(algo: str, with_ac
     assert succeed("inspect", out, "--json").json["actions"]
 
 
-@pytest.mark.parametrize("algo", list(METHODS))
+@pytest.mark.parametrize("algo", list(ALGORITHMS))
 def test_a_resumed_baseline_equals_one_that_never_stopped(
     algo: str, with_actions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,7 +380,7 @@ def test_a_resumed_baseline_equals_one_that_never_stopped(
         (tmp_path / name).mkdir()
     whole, stopped = (command(algo, with_actions, tmp_path / n / "p.safetensors", 230) for n in ("whole", "stopped"))
     succeed(*whole)
-    real = trainer._Log.write
+    real = training._Log.write
 
     def write(log: Any, step: int, figures: dict[str, float]) -> None:
         real(log, step, figures)
@@ -369,7 +388,7 @@ def test_a_resumed_baseline_equals_one_that_never_stopped(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Log, "write", write)
+        patch.setattr(training._Log, "write", write)
         assert smodice(*stopped, "--checkpoint-every", "0").code == 130
     assert "resuming from step 99" in succeed(*stopped).stderr
     assert digest(tmp_path / "whole/p.safetensors") == digest(tmp_path / "stopped/p.safetensors")
@@ -395,9 +414,7 @@ def test_expert_pairs_are_the_states_the_actions_were_taken_in(with_actions: Pat
     np.testing.assert_array_equal(after[:3], dataset["expert/observations"][1:4])
     assert not (dataset["expert/action_rows"] == offsets[1] - 1).any()
 
-    from smodice_cli.sources import specs
-
-    rows = next(iter(specs.episodes(specs.parse("sim:hopper-expert#episodes=2"), "hopper", 500_000, 1)))
+    rows = next(iter(sources.parse("sim:hopper-expert#episodes=2").episodes("hopper", 500_000, 1)))
     np.testing.assert_array_equal(actions, rows.actions)
     np.testing.assert_array_equal(states, rows.observations)
 
@@ -483,10 +500,12 @@ def test_settings_that_a_variant_would_not_read_are_refused(tmp_path: Path) -> N
 
 
 def test_what_other_algorithms_read_does_not_run_a_policy_again() -> None:
-    key = config.as_dict(config.build("policy", {}))
-    assert config.as_dict(PolicyConfig(tau=0.5, prior=3.0)) == key
-    assert "algo" not in key, "policies of smodice keep the keys they had before there were others"
-    assert config.as_dict(PolicyConfig(algo="rce", tau=0.5))["tau"] == 0.5
+    """A setting that an algorithm does not read is no part of its config, nor of its cache key."""
+    keys = {algo: config.as_dict(ALGORITHMS[algo].Config(algo=algo)) for algo in ALGORITHMS}
+    assert "tau" not in keys["smodice"]
+    assert ("prior" in keys["rce"], "prior" in keys["sail"]) == (False, True)
+    assert ("sampling" in keys["smodice"], "sampling" in keys["bc"]) == (True, False)
+    assert ("holdout" in keys["bc"], "holdout" in keys["bc-expert-only"]) == (True, False)
 
 
 def test_settings_of_one_algorithm_lie_over_those_of_all(tmp_path: Path) -> None:
@@ -495,13 +514,10 @@ def test_settings_of_one_algorithm_lie_over_those_of_all(tmp_path: Path) -> None
         'algo = ["smodice", "td3bc", "demodice-sd"]\n[value]\nn_step = 7\nsteps = 9\n[value.demodice-sd]\nsteps = 11\n'
         "[policy]\nsteps = 5\naverage = 0.5\n[policy.td3bc]\nsteps = 6\n"
     )
-    shared = recipes.read_recipe(path)
-    chosen = config.parse_assignments(["policy.batch=3", "policy.td3bc.tau=0.5", "value.hidden=8"])
+    shared = recipes.read_recipe(path).settings
+    chosen = recipes.parse_set(["policy.batch=3", "policy.td3bc.tau=0.5", "value.hidden=8"])
     built = {
-        algo: {
-            name: config.build(name, recipes.for_algorithm(algo, shared, chosen).get(name, {}))
-            for name in ("value", "policy")
-        }
+        algo: recipes.configs(algo, recipes.for_algorithm(algo, shared, chosen))
         for algo in ("smodice", "td3bc", "demodice-sd")
     }
     assert (built["smodice"]["policy"].steps, built["smodice"]["policy"].average) == (5, 0.5)
@@ -568,8 +584,6 @@ def test_every_algorithm_has_a_folder_beside_smodices_files(finished_run: Path, 
 
 
 def test_data_that_an_algorithm_cannot_learn_from_are_refused_before_it_runs(tmp_path: Path) -> None:
-    from test_bad_input import write_file
-
     with_rewards = write_file(tmp_path / "a.hdf5", rewards=np.ones(60))
     without = write_file(tmp_path / "b.hdf5", rewards=None)
     data = ("--env", ENV, "--offline", f"file:{with_rewards}", "--expert", f"file:{with_rewards}#traj=0")

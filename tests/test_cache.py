@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from conftest import ENV, EXPERT, OFFLINE, SMALL, Start, digest, listing, refuse, smodice, succeed, wait_for
-
-TINY = {
-    "dataset": {"env": ENV, "offline": [f"sim:{ENV}#600"], "expert": [f"sim:{ENV}#success=20"]},
-    "disc": {"steps": 20, "hidden": 8, "batch": 8},
-    "value": {"steps": 20, "hidden": 8, "batch": 8},
-    "policy": {"steps": 20, "hidden": 8, "batch": 8},
-    "eval": {"episodes": 2},
-}
-
-
-def write_recipe(path: Path, settings: dict[str, dict[str, object]]) -> Path:
-    """Settings as TOML (JSON's numbers, texts and lists are TOML's too)."""
-    lines = [
-        f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in part.items()) for name, part in settings.items()
-    ]
-    path.write_text("\n\n".join(lines) + "\n")
-    return path
+from conftest import (
+    ENV,
+    EXPERT,
+    OFFLINE,
+    SMALL,
+    TINY,
+    Start,
+    digest,
+    listing,
+    refuse,
+    smodice,
+    succeed,
+    wait_for,
+    write_recipe,
+)
 
 
 def stages(run: Path) -> dict[str, tuple[str, ...]]:

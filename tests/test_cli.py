@@ -13,14 +13,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from conftest import ENV, SMALL, smodice, succeed
+from recordings import write_file
 
 from smodice_cli import __version__
-from smodice_cli.app import app
+from smodice_cli.commands import app
+from smodice_cli.parallel import ordered_map
 
 SMODICE = [sys.executable, "-m", "smodice_cli"]
 GROUP = typer.main.get_command(app)
@@ -34,19 +38,22 @@ def examples(name: str) -> list[str]:
     return [line.strip() for line in epilog.splitlines() if line.strip().startswith("smodice ")]
 
 
-def test_help_takes_under_half_a_second_and_loads_nothing_heavy() -> None:
+def test_help_takes_under_half_a_second_and_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys, smodice_cli.app as a\n"
+        "import sys, smodice_cli.commands as a\n"
         "try: a.app(['--help'], prog_name='smodice')\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'mujoco', 'matplotlib', 'numpy', 'h5py', 'gymnasium', 'scipy'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    # As on a machine that keeps bytecode; compiling it, and a busy machine, are not the tool's time.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    kept |= {"PYTHONPYCACHEPREFIX": str(tmp_path)}
     best = 9.0
-    for _ in range(3):  # the least of three: compiling to bytecode, and a busy machine, are not the tool's time
+    for _ in range(4):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*SMODICE, "--help"], check=True, capture_output=True)
+        subprocess.run([*SMODICE, "--help"], check=True, capture_output=True, env=kept)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert best < 0.5
@@ -54,8 +61,10 @@ def test_help_takes_under_half_a_second_and_loads_nothing_heavy() -> None:
 
 def test_help_lists_every_command() -> None:
     said = succeed("--help").stdout
-    assert all(name in said for name in COMMANDS)
-    assert "run-seed" not in said
+    assert {"run", "eval", "inspect"} <= set(COMMANDS)
+    listed = set(re.findall(r"^\W*([a-z-]+)  ", said, re.MULTILINE))
+    assert set(COMMANDS) <= listed
+    assert "run-seed" not in listed
     assert succeed("--version").stdout == f"smodice {__version__}\n"
 
 
@@ -65,6 +74,7 @@ def test_help_ends_with_two_examples_that_parse(name: str) -> None:
     said = re.sub(r"\s+", " ", succeed(name, "--help").stdout)
     assert "Examples" in said
     for example in examples(name):
+        assert re.sub(r"\s+", " ", example) in said
         for command in example.split(" ; "):
             words = shlex.split(command)
             GROUP.commands[words[1]].make_context(words[1], words[2:])  # type: ignore[attr-defined]
@@ -101,8 +111,9 @@ def test_status_and_inspect_answer_in_json(run: Path) -> None:
 
 def test_inspect_shows_people_the_whole_story(run: Path) -> None:
     said = succeed("inspect", run / "weights.h5").stdout
-    for words in ("train-value", "effective sample size", "exact zeros", f"sim:{ENV}", "made from", "dataset.h5", "ok"):
+    for words in ("train-value", "effective sample size", "exact zeros", f"sim:{ENV}", "made from"):
         assert words in said
+    assert re.search(r"dataset\.h5.*\bok\b", said)
     assert max(map(len, said.splitlines())) <= 200
 
 
@@ -154,9 +165,7 @@ def test_a_terminal_shows_a_progress_bar_with_rate_and_figures(run: Path) -> Non
 
 
 def test_no_color_is_respected() -> None:
-    _, plain = on_terminal(["settings", "eval"], NO_COLOR="1")
     _, coloured = on_terminal(["inspect", "absent"])
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain)
     assert re.search(r"\x1b\[[0-9;]*31m", coloured), "an error is red"
     _, plain = on_terminal(["inspect", "absent"], NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*31m", plain)
@@ -167,10 +176,8 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    said = process.stderr.read().decode()
-    process.wait()
-    assert "Traceback" not in said
-    assert "Exception" not in said
+    assert process.stderr.read().decode() == ""
+    assert process.wait() == 0
 
 
 def test_an_unexpected_error_is_a_bug_with_code_1_and_a_traceback_only_on_request(
@@ -179,7 +186,7 @@ def test_an_unexpected_error_is_a_bug_with_code_1_and_a_traceback_only_on_reques
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
 
-    monkeypatch.setattr("smodice_cli.inspect.views.describe", broken)
+    monkeypatch.setattr("smodice_cli.views.describe", broken)
     outcome = smodice("inspect", run / "eval.json")
     assert outcome.code == 1
     assert "internal error: ZeroDivisionError: nobody thought of this" in outcome.stderr
@@ -244,6 +251,28 @@ def test_interrupting_a_simulation_is_clean(tmp_path: Path, delay: float) -> Non
     assert not processes_of(process.pid)
 
 
+@pytest.mark.parametrize("source", [f"sim:{ENV}#300", f"sim:{ENV}#success=10", f"sim:{ENV}#traj=0"])
+def test_an_interrupt_while_the_processes_of_a_simulation_end_is_not_lost(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when enough was simulated and the processes are told to stop, which takes a while."""
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        try:
+            yield from ordered_map(*arguments)
+        finally:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("smodice_cli.sources.sim.ordered_map", interrupted)
+    log = write_file(tmp_path / "log.hdf5")
+    offline, expert = (source, f"file:{log}") if source.endswith("#300") else (f"file:{log}", source)
+    outcome = smodice(
+        "build-dataset", "--env", ENV, "--offline", offline, "--expert", expert, "--out", tmp_path / "d.h5"
+    )
+    assert outcome.code == 130, outcome.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["log.hdf5"]
+
+
 def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_path: Path) -> None:
     def command(rows: int) -> list[str]:
         sources = ["--offline", f"sim:{ENV}#{rows}", "--expert", f"sim:{ENV}#success=10"]
@@ -251,7 +280,8 @@ def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_p
 
     process = subprocess.Popen(command(9_000_000), stderr=subprocess.DEVNULL, start_new_session=True)
     end = time.monotonic() + 60
-    while not list(tmp_path.glob(".d.h5.*.tmp/observations")) and time.monotonic() < end:
+    while not list(tmp_path.glob(".d.h5.*.tmp/observations")):
+        assert time.monotonic() < end, "nothing was being simulated"
         time.sleep(0.01)
     time.sleep(1.0)
     process.kill()

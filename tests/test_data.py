@@ -161,7 +161,7 @@ def test_expert_dims_choose_what_is_matched(tmp_path: Path) -> None:
 def test_self_loops_are_sampled_by_the_value_stage_and_never_by_the_policy_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from smodice_cli.stages import dual, learners, sampling
+    from smodice_cli.algos import clone, dual, sampling
 
     dataset = Dataset.of(build(tmp_path / "d.h5", "--absorbing"))
     loops = ~dataset.real_rows()
@@ -182,7 +182,7 @@ def test_self_loops_are_sampled_by_the_value_stage_and_never_by_the_policy_stage
     small = ("--steps", "60", "--set", "hidden=8", "--set", "batch=64")
     succeed("train-disc", "--data", tmp_path / "d.h5", *small)
     monkeypatch.setattr(dual, "row_sampler", watched)
-    monkeypatch.setattr(learners, "row_sampler", watched)
+    monkeypatch.setattr(clone, "row_sampler", watched)
     succeed("train-value", "--disc", tmp_path / "disc.safetensors", *small, "--set", "sampling=uniform")
     assert loops[np.concatenate(drawn)].any()
     for how in ("weights", "uniform"):

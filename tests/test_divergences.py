@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 
 from smodice_cli.algos.divergences import DIVERGENCES
 
-NAMES = ["kl", "chi2", "soft-chi2", "chi2-untruncated"]
+NAMES = list(DIVERGENCES)
 slopes = st.floats(-6, 4)
 caps = st.one_of(st.just(math.inf), st.floats(0.5, 20))
 
@@ -57,10 +57,15 @@ def test_the_gradient_of_the_conjugate_is_the_weight(name: str, y: float, cap: f
 @pytest.mark.parametrize("name", NAMES)
 @given(x=st.floats(0.001, 50))
 def test_f_is_what_the_textbook_says_and_its_slope_is_inverted(name: str, x: float) -> None:
-    divergence = DIVERGENCES[name]
-    assert float(divergence.f(torch.tensor(x, dtype=torch.float64))) == pytest.approx(f(name, x), abs=1e-9)
-    back = divergence.inverse_slope(torch.tensor([divergence.slope(x)], dtype=torch.float64))
-    assert float(back) == pytest.approx(x, rel=1e-9)
+    divergence, at = DIVERGENCES[name], {np: np.array([x]), torch: torch.tensor([x], dtype=torch.float64)}
+    for package, value in at.items():
+        assert float(divergence.f(package, value)[0]) == pytest.approx(f(name, x), abs=1e-9)
+        back = divergence.inverse_slope(package, divergence.slope(package, value))
+        assert float(back[0]) == pytest.approx(x, rel=1e-9)
+    step = 1e-6 * x
+    change = (divergence.slope(np, at[np] + step) - divergence.slope(np, at[np] - step)) / (2 * step)
+    if abs(x - 1) > 1e-3:  # where soft-chi2 bends
+        assert float(divergence.curvature(np, at[np])[0]) == pytest.approx(float(change[0]), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from smodice_cli.algos import segments
+from smodice_cli.algos import dual, segments
+from smodice_cli.algos.dual import Config
 from smodice_cli.algos.segments import row_weights
-from smodice_cli.config import ValueConfig
 from smodice_cli.data import Dataset
-from smodice_cli.stages import dual
 
 EPISODES, STATE, GAMMA, ALPHA = 12, 3, 0.9, 0.5
 
@@ -41,7 +40,7 @@ def random_data() -> Dataset:
 
 
 def row_by_row(
-    dataset: Dataset, config: ValueConfig, reward: np.ndarray, end: np.ndarray, v: np.ndarray, v_next: np.ndarray
+    dataset: Dataset, config: Config, reward: np.ndarray, end: np.ndarray, v: np.ndarray, v_next: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Residual and probability of every segment by their definitions (D7, D10, D11), in plain Python."""
     n, discounted, residual, probability = config.n_step, config.sampling == "discounted", [], []
@@ -79,10 +78,10 @@ def test_ratios_are_those_of_a_row_by_row_computation(
         monkeypatch.setattr(module, "BLOCK", 7)
     dataset, rng = random_data(), np.random.default_rng(5)
     settings = {"terminal": terminal, "timeout": timeout, "sampling": sampling, "n_step": n}
-    config = ValueConfig(**settings, gamma=GAMMA, alpha=ALPHA, hidden=16, f="kl", cap=0.0)  # type: ignore[arg-type]
+    config = Config(**settings, gamma=GAMMA, alpha=ALPHA, hidden=16, f="kl", cap=0.0)  # type: ignore[arg-type]
     reward, end = (rng.normal(size=size).astype(np.float32) for size in (dataset.rows, EPISODES))
-    problem = dual.pose(dataset, reward, end, config)
-    value = dual.build(dataset, config, torch.Generator().manual_seed(0))
+    problem = dual.set_up(dataset, reward, end, config)
+    value = dual.new_value(dataset, config, torch.Generator().manual_seed(0))
     v, v_next = dual.values(value, dataset)
     for found, states in ((v, "observations"), (v_next, "next_observations")):
         np.testing.assert_allclose(
@@ -111,7 +110,7 @@ def test_the_rows_of_a_very_long_episode_keep_their_weights() -> None:
     arrays = {name: np.resize(data[name], (rows, *data[name].shape[1:])) for name in ("observations", "timeouts")}
     arrays |= {"next_observations": arrays["observations"], "terminals": np.zeros(rows, np.uint8)}
     arrays |= {"episode_offsets": np.array([0, rows]), "mean": data["mean"], "std": data["std"]}
-    problem = dual.pose(Dataset(arrays, "hopper", [0], False, ["a"]), np.zeros(rows), np.zeros(1), ValueConfig())
+    problem = dual.set_up(Dataset(arrays, "hopper", [0], False, ["a"]), np.zeros(rows), np.zeros(1), Config())
     assert (dual.ratios(problem, np.zeros(rows, np.float32), np.zeros(rows, np.float32)) > 0).all()
 
 

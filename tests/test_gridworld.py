@@ -10,16 +10,17 @@ from conftest import refuse, succeed
 from smodice_cli import artifacts
 from smodice_cli.envs import gridworld
 from smodice_cli.errors import InputError
-from smodice_cli.inspect.tabular_plot import is_ours, segments
-from smodice_cli.stages import tabular as stage
-from smodice_cli.stages.tabular import TabularConfig
+from smodice_cli.stages import finite as stage
+from smodice_cli.stages.tabular import Config
+from smodice_cli.views.render.output import is_ours
+from smodice_cli.views.tabular import SOFTWARE, segments
 
 DIAGONAL = [20, 30, 40, 50, 60]
 MAZE = "#######\n#S..#.#\n#.#...#\n#.#.#G#\n#######\n"
 
 
-def paper_task(task: str, **changes) -> TabularConfig:
-    return TabularConfig(task=task, torus=True, expert="diagonal" if task == "mismatched" else "goal", **changes)
+def paper_task(task: str, **changes) -> Config:
+    return Config(task=task, torus=True, expert="diagonal" if task == "mismatched" else "goal", **changes)
 
 
 # --- the paper's experiments ----------------------------------------------------------------------------------------
@@ -106,8 +107,8 @@ def test_data_are_seeded_and_follow_the_dynamics():
 
 def test_episodes_begin_anywhere_only_where_a_walk_cannot_reach():
     near, far = gridworld.paper_grid(9), gridworld.paper_grid(40)
-    assert not stage.begins_anywhere(near, TabularConfig())
-    assert stage.begins_anywhere(far, TabularConfig())
+    assert not stage.begins_anywhere(near, Config())
+    assert stage.begins_anywhere(far, Config())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_command_writes_artifact_and_picture_then_is_cached(tmp_path):
     out = tmp_path / "example.h5"
     first = succeed("tabular", "example", "--out", out, "--episodes", "2000", "--json").json
     assert first["status"] == "done"
-    assert is_ours(tmp_path / "example.png")
+    assert is_ours(tmp_path / "example.png", SOFTWARE)
     arrays = artifacts.load(out, "tabular").arrays
     assert arrays["policy"].shape == (81, 4)
     assert arrays["count"].sum() == 100_000
@@ -164,11 +165,12 @@ def test_a_map_of_one_s_own(tmp_path):
     report = succeed("tabular", tmp_path / "maze.txt", "--out", tmp_path / "maze.h5", "--f", "kl", "--json").json
     assert report["metrics"]["path_reaches_goal"]
     assert report["metrics"]["path_length"] == report["metrics"]["shortest_length"] == 6
-    (tmp_path / "maze.txt").write_text(MAZE.replace("#.....#", "#..#..#") + "\n")
-    changed = succeed(
-        "tabular", tmp_path / "maze.txt", "--out", tmp_path / "maze.h5", "--f", "kl", "--dry-run", "--json"
-    )
-    assert changed.json["reason"] == "its source changed"
+    command = ("tabular", tmp_path / "maze.txt", "--out", tmp_path / "maze.h5", "--f", "kl", "--dry-run", "--json")
+    assert succeed(*command).json["status"] == "cached"
+    wider = MAZE.replace("#S..#.#", "#S....#")
+    assert wider != MAZE
+    (tmp_path / "maze.txt").write_text(wider)
+    assert succeed(*command).json["reason"] == "its source changed"
 
 
 def write_counts(path, **changes):
@@ -219,10 +221,10 @@ def test_bad_counts_leave_nothing_behind(tmp_path, changes, words):
 @pytest.mark.parametrize(
     ("code", "arguments", "words"),
     [
-        (4, ("example", "--gamma", "1"), "between 0 and 1"),
+        (4, ("example", "--gamma", "1"), "must be below 1"),
         (4, ("example", "--noise", "2"), "noise"),
         (4, ("example", "--size", "2"), "size"),
-        (4, ("example", "--f", "tv"), "f must be one of"),
+        (4, ("example", "--f", "tv"), "f = 'tv' is not one of"),
         (2, ("example", "--torus"), "--torus"),
         (3, ("nowhere.txt",), "does not exist"),
         (3, ("example", "--size", "50", "--starts", "start"), "never reach"),

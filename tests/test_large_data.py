@@ -51,6 +51,7 @@ def own_memory(*arguments: str | Path) -> int:
         largest = max(largest, 1024 * int(found[1])) if found else largest
         time.sleep(0.005)
     assert process.wait() == 0, process.stderr.read() if process.stderr else ""
+    assert largest > 10_000_000, "nobody looked: python alone needs more"
     return largest
 
 

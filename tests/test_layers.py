@@ -1,8 +1,16 @@
-"""The import rule: errors < config < recipes, artifacts < data < algos, envs < sources < inspect < stages < app."""
+"""The import rule: what is below never imports what is above, and nothing heavy is imported before it is used.
+
+And of the tests: each stands alone.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,70 +18,143 @@ import pytest
 import smodice_cli
 
 PACKAGE = Path(smodice_cli.__file__).parent
-RANKS = {
-    "": 0,  # the package itself: its version
-    "errors": 0,
-    "methods": 0,
-    "config": 1,
-    "recipes": 2,
-    "console": 1,
-    "parallel": 1,
-    "artifacts": 2,
-    "data": 3,
-    "algos": 4,
-    "envs": 4,
-    "sources": 5,
-    "inspect": 6,
-    "stages": 7,
-    "cli": 8,
-    "commands_look": 9,
-    "commands_tools": 9,
-    "app": 10,
-    "__main__": 11,
-}
+# From the bottom to the top; a module or package imports only what is named before it, or beside it.
+LAYERS = (
+    ("errors", "lazy", ""),  # the last is the package itself: its version
+    ("config", "console", "files", "parallel", "registry", "statistics"),
+    ("artifacts",),
+    ("data", "engine"),
+    ("training",),
+    ("algos", "envs"),  # which never import each other
+    ("rollout", "stages"),  # of the stages only their table, which imports no stage
+    ("sources",),
+    ("views",),
+    ("stages.*",),
+    ("experts", "pipeline", "recipes"),
+    ("cli",),
+    ("commands",),
+    ("__main__",),
+)
+RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+ALONE = ("algos", "envs")
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+HEAVY = {"torch", "mujoco", "matplotlib", "numpy", "h5py", "gymnasium", "scipy", "jinja2"}
+
+
+def name_of(path: Path) -> str:
+    """smodice_cli/stages/select_f.py -> stages.select_f."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+NAMES = {name_of(path) for path in MODULES}
 
 
 def layer(module: str) -> str:
-    """smodice_cli.stages.runner -> stages."""
-    return [*module.split("."), ""][1]
+    """stages -> stages, stages.select_f -> stages.*, views.render.html -> views."""
+    first, dot, _ = module.partition(".")
+    return f"{first}.*" if dot and f"{first}.*" in RANKS else first
 
 
-def imports(path: Path) -> set[str]:
-    """Modules of this package that a file imports, anywhere in it, also inside functions."""
+def nodes(path: Path, everywhere: bool) -> Iterator[ast.AST]:
+    """The parts of a module, those inside functions and under TYPE_CHECKING only where `everywhere`."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if everywhere or not isinstance(node, ast.FunctionDef | ast.Lambda | ast.If):
+            waiting += ast.iter_child_nodes(node)
+
+
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+    """The modules of this package that a file imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path, everywhere):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            module = node.module or ""
-            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "smodice_cli" else {module}
-    found = {name for name in found if name.split(".")[0] == "smodice_cli"}
-    return {"smodice_cli" if name == "smodice_cli.__version__" else name for name in found}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    inside = {name.removeprefix("smodice_cli").lstrip(".") for name in found if name.split(".")[0] == "smodice_cli"}
+    return {name if name in NAMES else name.rpartition(".")[0] for name in inside}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_lower_layers_never_import_higher_ones(path: Path) -> None:
-    mine = path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", "")
+    mine = layer(name_of(path))
     assert mine in RANKS, f"{mine} has no place in the layers"
     for module in imports(path):
         theirs = layer(module)
-        assert theirs in RANKS, f"{path.name} imports {module}"
-        assert RANKS[theirs] < RANKS[mine] or theirs == mine, f"{path.name} ({mine}) imports {module} ({theirs})"
+        assert theirs in RANKS, f"{name_of(path)} imports {module}"
+        same = theirs == mine or (RANKS[theirs] == RANKS[mine] and mine not in ALONE)
+        assert RANKS[theirs] < RANKS[mine] or same, f"{name_of(path)} ({mine}) imports {module} ({theirs})"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """A package's own modules may import it, and it names them only as text or inside functions."""
+    graph = {name_of(path): imports(path, everywhere=False) - {name_of(path)} for path in MODULES}
+    TopologicalSorter(graph).prepare()  # raises a CycleError that names the cycle
+
+
+def test_importing_every_command_and_stage_loads_nothing_heavy() -> None:
+    code = (
+        f"import sys, smodice_cli.commands; heavy = {HEAVY} & set(sys.modules); sys.exit(repr(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["settings", "--json"], {"torch", "mujoco", "numpy"}),
+        (["envs"], {"torch", "mujoco", "matplotlib"}),
+        (["status", "{run}"], {"torch", "mujoco", "matplotlib"}),
+        (["inspect", "{run}/weights.h5"], {"torch", "mujoco", "matplotlib"}),
+        (
+            ["train-disc", "--data", "{run}/dataset.h5", "--steps", "40", "--set", "hidden=16", "--set", "batch=16"],
+            {"torch"},
+        ),
+        (["eval", "--policy", "{run}/policy.safetensors", "--episodes", "2", "--threads", "1"], {"torch"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_loads_only_what_it_works_with(arguments: list[str], absent: set[str], finished_run: Path) -> None:
+    """A stage whose artifact is there does no work; scores are made without torch."""
+    words = [word.format(run=finished_run) for word in arguments]
+    code = (
+        "import sys; from smodice_cli.commands import app\n"
+        f"try: app({words!r}, prog_name='smodice')\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        f"found = {absent} & set(sys.modules); sys.exit(repr(found) if found else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_the_console_prints() -> None:
     for path in MODULES:
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        printing = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-        assert not printing, f"{path} prints in lines {printing}"
+        printing = ("print", "echo", "secho", "sys.stdout.write", "sys.stderr.write")
+        found = [call.lineno for call in calls if ast.unparse(call.func).removeprefix("typer.") in printing]
+        assert not found or path.name == "console.py", f"{path} prints in lines {found}"
 
 
 def test_nothing_is_pickled() -> None:
     for path in MODULES:
         text = path.read_text()
-        assert "import pickle" not in text
+        assert not re.search(r"^\s*(import|from) (\w+, )*(c?pickle|dill|joblib|shelve)\b", text, re.MULTILINE)
         assert "torch.save(" not in text
         assert "torch.load(" not in text
         assert "allow_pickle=True" not in text
+
+
+TESTS = sorted(Path(__file__).parent.glob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_no_test_imports_another(path: Path) -> None:
+    """What two of them need is in conftest.py, or in a helper that is no test."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {part for node in nodes if isinstance(node, ast.alias) for part in node.name.split(".")}
+    names |= {part for node in nodes if isinstance(node, ast.ImportFrom) for part in (node.module or "").split(".")}
+    assert not names & {test.stem for test in TESTS}

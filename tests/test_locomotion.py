@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from smodice_cli import artifacts
+from smodice_cli import artifacts, envs
 from smodice_cli.algos.acting import POLICY_TENSORS, NumpyPolicy
-from smodice_cli.envs import registry, rendering
+from smodice_cli.envs import rendering
 from smodice_cli.errors import InputError, UsageError
-from smodice_cli.sources import train_expert
+from smodice_cli.experts.train import train_expert
 
 BODIES = ("hopper", "walker2d", "halfcheetah", "ant", "halfcheetah-short", "ant-disabled")
-POLICIES = Path(str(resources.files("smodice_cli.sources"))) / "policies"
+POLICIES = Path(str(resources.files("smodice_cli.envs"))) / "policies"
 SHIPPED = tuple(sorted(path for path in POLICIES.glob("*.safetensors") if ".state." not in path.name))
 
 shipped_policy = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -67,7 +67,7 @@ def torch_actions(tensors: dict[str, np.ndarray], obs: np.ndarray, noise: np.nda
 
 @body
 def test_body_has_the_registered_shapes_and_horizon(name: str) -> None:
-    spec, env = registry.spec(name), registry.make(name)
+    spec, env = envs.find(name), envs.make(name)
     obs, _ = env.reset(seed=0)
     assert obs.shape == env.observation_space.shape == (spec.obs_dim,)
     assert env.action_space.shape == (spec.act_dim,)
@@ -76,7 +76,7 @@ def test_body_has_the_registered_shapes_and_horizon(name: str) -> None:
 
 @body
 def test_stored_state_replays_to_the_same_next_observation(name: str) -> None:
-    env, replayed = registry.make(name), registry.make(name).unwrapped
+    env, replayed = envs.make(name), envs.make(name).unwrapped
     rng = np.random.default_rng(0)
     env.reset(seed=1)
     replayed.reset(seed=2)
@@ -94,7 +94,7 @@ def test_stored_state_replays_to_the_same_next_observation(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*BODIES, "pointmass-4direction"])
 def test_a_body_put_into_an_observed_state_observes_it_again(name: str) -> None:
-    env = registry.make(name)
+    env = envs.make(name)
     env.reset(seed=0)
     for _ in range(3):
         observed = env.step(np.full(env.action_space.shape or (), 0.3, np.float32))[0]
@@ -107,7 +107,7 @@ def test_a_body_put_into_an_observed_state_observes_it_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hopper", "walker2d", "ant"])
 def test_terminating_step_still_pays_the_healthy_reward(name: str) -> None:
-    env = registry.make(name)
+    env = envs.make(name)
     env.reset(seed=0)
     env.action_space.seed(0)
     for _ in range(1000):
@@ -121,13 +121,13 @@ def test_terminating_step_still_pays_the_healthy_reward(name: str) -> None:
 
 
 def test_walker_feet_have_the_different_frictions_of_v2() -> None:
-    model = registry.make("walker2d").unwrapped.model
+    model = envs.make("walker2d").unwrapped.model
     assert model.geom("foot_geom").friction[0] != model.geom("foot_left_geom").friction[0]
 
 
 def test_short_cheetah_differs_only_in_torso_and_hips() -> None:
-    short = registry.make("halfcheetah-short").unwrapped.model
-    full = registry.make("halfcheetah").unwrapped.model
+    short = envs.make("halfcheetah-short").unwrapped.model
+    full = envs.make("halfcheetah").unwrapped.model
     size_ratio = short.geom_size / np.where(full.geom_size == 0, 1, full.geom_size)
     torso = full.geom("torso").id
     assert size_ratio[torso, 1] == pytest.approx(0.5)  # half the length
@@ -139,8 +139,8 @@ def test_short_cheetah_differs_only_in_torso_and_hips() -> None:
 
 
 def test_disabled_ant_has_shorter_front_legs_only() -> None:
-    disabled = registry.make("ant-disabled").unwrapped.model
-    full = registry.make("ant").unwrapped.model
+    disabled = envs.make("ant-disabled").unwrapped.model
+    full = envs.make("ant").unwrapped.model
     front = ("aux_1_geom", "left_leg_geom", "left_ankle_geom", "aux_2_geom", "right_leg_geom", "right_ankle_geom")
     back = ("aux_3_geom", "back_leg_geom", "third_ankle_geom", "aux_4_geom", "rightback_leg_geom")
     for names, factor in ((front, 0.75), (back, 1.0)):
@@ -193,15 +193,19 @@ def test_bad_policy_files_are_named(tmp_path: Path) -> None:
 def test_training_without_sbx_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sbx", None)
     with pytest.raises(UsageError) as caught:
-        train_expert.train_expert("hopper", tmp_path / "policy.safetensors", steps=10)
+        train_expert("hopper", tmp_path / "policy.safetensors", steps=10)
     assert "smodice[experts]" in caught.value.hint
     assert not list(tmp_path.iterdir())
+
+
+def test_every_body_has_its_expert() -> None:
+    assert {path.stem for path in SHIPPED} == {*BODIES, "hopper-medium"}
 
 
 @shipped_policy
 def test_shipped_policy_is_small_complete_and_documented(path: Path) -> None:
     assert path.stat().st_size < 200_000
-    spec, tensors = registry.spec(env_of(path)), load_file(path)
+    spec, tensors = envs.find(env_of(path)), load_file(path)
     assert set(tensors) == set(POLICY_TENSORS)
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
     policy = NumpyPolicy.load(path)
@@ -217,7 +221,7 @@ def test_shipped_policy_is_small_complete_and_documented(path: Path) -> None:
 @shipped_policy
 def test_shipped_policy_earns_its_return_on_new_episodes(path: Path) -> None:
     """In the median of five: an ant that acts with noise falls on its back now and then."""
-    env, policy, rng = registry.make(env_of(path)), NumpyPolicy.load(path), np.random.default_rng(0)
+    env, policy, rng = envs.make(env_of(path)), NumpyPolicy.load(path), np.random.default_rng(0)
     promised = artifacts.read_header(path).metrics["evaluation"]["mean"]
     totals = []
     for seed in range(77, 82):
@@ -228,5 +232,5 @@ def test_shipped_policy_earns_its_return_on_new_episodes(path: Path) -> None:
             total += float(reward)
             over = terminated or truncated
         totals.append(total)
-    random_score = registry.spec(env_of(path)).random_score
+    random_score = envs.find(env_of(path)).random_score
     assert np.median(totals) > random_score + 0.5 * (promised - random_score)

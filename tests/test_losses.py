@@ -13,25 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from smodice_cli.algos.nets import (
+from smodice_cli.algos.losses import (
     ACTION_MARGIN,
-    Discriminator,
-    TanhGaussianPolicy,
-    ValueFunction,
-    initialise,
-    log_prob,
-)
-from smodice_cli.algos.smodice import (
     bellman_residual,
     discriminator_loss,
     gradient_penalty,
     importance_weights,
+    log_prob,
     policy_entropy,
     policy_mse,
     policy_nll,
     value_loss,
 )
-from smodice_cli.stages.trainer import Adam, descend
+from smodice_cli.algos.nets import Discriminator, TanhGaussianPolicy, ValueFunction, initialise
+from smodice_cli.training import Adam, descend
 
 GAMMA = 0.9
 

@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from smodice_cli.algos import smodice, tabular
+from smodice_cli.algos import losses as smodice
+from smodice_cli.algos import tabular
 from smodice_cli.algos.tabular import FiniteMDP
 
 STATES, ACTIONS, GAMMA = 8, 3, 0.9

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from conftest import ENV, SMALL, Start, digest, listing, refuse, smodice, succeed, wait_for
-from test_cache import TINY, write_recipe
+from conftest import ENV, SMALL, TINY, Start, digest, listing, refuse, succeed, wait_for, write_recipe
+from recordings import write_file
 
 from smodice_cli import artifacts
 from smodice_cli.algos.acting import NumpyPolicy
@@ -34,7 +36,8 @@ def test_the_five_stages_by_the_commands_of_the_readme(tmp_path: Path, monkeypat
     succeed("train-disc", "--data", "runs/pm/dataset.h5", "--out", "runs/pm/disc.safetensors", *small)
     outcome = succeed("train-value", "--disc", "runs/pm/disc.safetensors", *small)
     assert "next: smodice inspect runs/pm/weights.h5 ; smodice train-policy --value" in outcome.stderr
-    succeed("train-policy", "--value", "runs/pm/value.safetensors", *small)
+    outcome = succeed("train-policy", "--value", "runs/pm/value.safetensors", *small)
+    assert "next: smodice eval --policy runs/pm/policy.safetensors" in outcome.stderr
     score = succeed("eval", "--policy", "runs/pm/policy.safetensors", "--episodes", "3", "--json").json["score"]
     assert score["episodes"] == 3
     assert 0.0 <= score["success_rate"] <= 1.0
@@ -52,25 +55,38 @@ def test_the_five_stages_by_the_commands_of_the_readme(tmp_path: Path, monkeypat
     assert files == sorted(["dataset.h5", *ARTIFACTS, *logs]), "nothing else is left, hidden or not"
 
 
-def test_seeds_in_parallel_equal_seeds_one_by_one(recipe: Path, tmp_path: Path) -> None:
-    together = succeed("run", recipe, "--seeds", "0,1", "--out", tmp_path / "together", "--json").json
+SEEDS = ("--seeds", "0,1", "--jobs", "2", "--set", "policy.steps=1000", "--set", "eval.curve_episodes=1")
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and the summary of a run of two seeds that nothing happened to."""
+    folder = tmp_path_factory.mktemp("seeds")
+    recipe = write_recipe(folder / "tiny.toml", TINY)
+    return folder / "run", succeed("run", recipe, *SEEDS, "--out", folder / "run", "--json").json
+
+
+def test_seeds_in_parallel_equal_seeds_one_by_one(
+    recipe: Path, tmp_path: Path, two_seeds: tuple[Path, dict[str, Any]]
+) -> None:
+    together, summary = two_seeds
     for seed in ("0", "1"):
-        alone = succeed("run", recipe, "--seeds", seed, "--out", tmp_path / "alone", "--json").json
-        assert alone["per_seed"][seed] == together["per_seed"][seed]
+        alone = succeed("run", recipe, *SEEDS, "--seeds", seed, "--out", tmp_path / "alone", "--json").json
+        assert alone["per_seed"][seed] == summary["per_seed"][seed]
         for name in ARTIFACTS:
             place = Path(f"seed{seed}") / name
-            assert digest(tmp_path / "together" / place) == digest(tmp_path / "alone" / place), place
+            assert digest(together / place) == digest(tmp_path / "alone" / place), place
     for name in ("disc.safetensors", "policy.safetensors"):
-        assert digest(tmp_path / "together" / "seed0" / name) != digest(tmp_path / "together" / "seed1" / name)
-    summary = json.loads((tmp_path / "together" / "summary.json").read_text())
-    assert summary == together
+        assert digest(together / "seed0" / name) != digest(together / "seed1" / name)
+    assert summary == json.loads((together / "summary.json").read_text())
     assert summary["seeds"] == [0, 1]
 
-    before = listing(tmp_path / "together")
-    outcome = succeed("run", recipe, "--seeds", "0,1", "--out", tmp_path / "together")
+    before = listing(together)
+    outcome = succeed("run", recipe, *SEEDS, "--out", together)
     assert outcome.stderr.count("cached") == 9, outcome.stderr
-    after = listing(tmp_path / "together")
-    assert {name for name in after if after[name] != before.get(name)} <= {"summary.json"}
+    after = listing(together)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} <= {"summary.json"}
 
 
 def test_a_failing_seed_fails_the_run_with_its_own_sentence_and_code(recipe: Path, tmp_path: Path) -> None:
@@ -86,19 +102,53 @@ def test_a_seed_that_cannot_write_says_so_in_one_sentence(recipe: Path, tmp_path
     assert "seed 1: cannot write" in said
 
 
-def test_an_interrupted_run_of_several_seeds_goes_on(recipe: Path, tmp_path: Path, start: Start) -> None:
-    out = tmp_path / "run"
-    command = ("run", recipe, "--seeds", "0,1", "--out", out, "--set", "policy.steps=100000")
-    running = start(*command, "--checkpoint-every", "0.05")
-    wait_for(lambda: (out / "seed0" / ".policy.safetensors.ckpt").exists() and (out / "seed1").exists(), 120)
+def test_an_interrupted_run_of_several_seeds_goes_on(
+    recipe: Path, tmp_path: Path, two_seeds: tuple[Path, dict[str, Any]], start: Start
+) -> None:
+    """And ends with the artifacts and the scores of one that was never interrupted."""
+    out, command = tmp_path / "run", ("run", recipe, *SEEDS, "--out", tmp_path / "run")
+    running = start(*command, "--checkpoint-every", "0")  # a checkpoint after every step: seconds to interrupt it in
+    checkpoints = [out / f"seed{seed}" / ".policy.safetensors.ckpt" for seed in (0, 1)]
+    wait_for(lambda: all(path.exists() for path in checkpoints) or running.process.exitcode is not None)
     running.signal(signal.SIGINT)
     outcome = running.ends()
     assert outcome.code == 130, outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert "go on with: smodice run" in outcome.stderr
-    states = {row["kind"]: row["state"] for row in succeed("status", out, "--json").json["artifacts"]}
-    assert states["checkpoint"].startswith("unfinished, at step")
-    assert states["disc"] == "ok"
+    states = {row["path"]: row["state"] for row in succeed("status", out, "--json").json["artifacts"]}
+    for seed in (0, 1):
+        assert states[f"seed{seed}/.policy.safetensors.ckpt"].startswith("unfinished, at step")
+        assert states[f"seed{seed}/value.safetensors"] == "ok"
+        assert f"seed{seed}/policy.safetensors" not in states
+    assert not (out / "summary.json").exists()
+
+    before = listing(out)
+    outcome = succeed(*command, "--json")
+    for seed in (0, 1):
+        assert f"seed {seed}: train-policy: resuming from step" in outcome.stderr
+        assert f"{out}/seed{seed}/value.safetensors: cached" in outcome.stderr
+    after = listing(out)
+    made = [f"seed{seed}/{name}" for seed in (0, 1) for name in ARTIFACTS]
+    finished = ["dataset.h5", *(name for name in made if name.endswith(("disc.safetensors", "value.safetensors")))]
+    assert {name: after[name] for name in finished} == {name: before[name] for name in finished}
+    assert not [name for name in after if "/." in name], "nothing hidden is left"
+
+    whole, expected = two_seeds
+    assert after.keys() == listing(whole).keys()
+    for name in ("dataset.h5", *made):
+        assert digest(out / name) == digest(whole / name), name
+    for log in (f"seed{seed}/{name}.log.jsonl" for seed in (0, 1) for name in ("disc", "value", "policy")):
+        assert (out / log).read_text() == (whole / log).read_text(), log
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary == outcome.json
+    assert without_times(summary) == without_times(expected)
+
+
+def without_times(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary without what differs between two equal runs: how long they took, and where they are."""
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in summary["methods"]]
+    assert rows
+    return {name: value for name, value in summary.items() if name not in ("seconds", "folder")} | {"methods": rows}
 
 
 def test_status_says_what_is_stale_and_through_what(run: Path) -> None:
@@ -123,8 +173,6 @@ def test_status_says_what_is_stale_and_through_what(run: Path) -> None:
 
 
 def test_status_notices_a_changed_recording(tmp_path: Path) -> None:
-    from test_bad_input import write_file
-
     path = write_file(tmp_path / "log.hdf5")
     sources = ("--offline", f"file:{path}", "--expert", f"file:{path}#states=20")
     succeed("build-dataset", "--env", ENV, *sources, "--out", tmp_path / "run" / "dataset.h5")
@@ -242,8 +290,6 @@ def test_a_gymnasium_environment_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
-    from test_bad_input import write_file
-
     actions = np.random.default_rng(0).uniform(3, 9, (60, 2)).astype(np.float32)
     path = write_file(tmp_path / "log.hdf5", width=7, actions=actions)
     data = {"env": "data", "offline": [f"file:{path}"], "expert": [f"file:{path}#traj=1"]}
@@ -260,7 +306,9 @@ def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
     endless = write_file(tmp_path / "endless.hdf5", width=7, actions=actions, terminals=None, timeouts=None)
     one = ("--offline", f"file:{endless}", "--expert", f"file:{path}#traj=1", "--out", tmp_path / "one.h5")
     assert "nothing marks an end among its 59 rows" in succeed("build-dataset", "--env", "data", *one).stderr
-    assert "cached" in succeed("run", recipe, "--out", tmp_path / "run", "--dry-run").stdout
+    plan = succeed("run", recipe, "--out", tmp_path / "run", "--dry-run", "--json").json["plan"]
+    assert [Path(entry["path"]).stem for entry in plan] == ["dataset", "disc", "value", "policy"]
+    assert {entry["status"] for entry in plan} == {"cached"}
     succeed("inspect", tmp_path / "run/seed0/weights.h5")
     succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")
     simulated = ("--offline", f"sim:{ENV}#10", "--expert", f"sim:{ENV}#states=2", "--out", tmp_path / "d.h5")
@@ -298,7 +346,7 @@ def test_a_run_folder_behind_a_symbolic_link(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_policy_stops_when_the_held_out_loss_no_longer_falls(run: Path) -> None:
-    """And the curve ends where it stopped; a killed run ends the same (`test_resume`)."""
+    """And the curve ends where it stopped; that a killed run ends the same is tested in test_resume.py."""
     stop = ("--set", "holdout=0.3", "--set", "patience=1", "--set", "lr=1.0", "--set", "average=0.0")
     small = ("--steps", "4000", "--set", "hidden=8", "--set", "batch=8", "--set", "snapshots=40")
     succeed("train-policy", "--value", run / "value.safetensors", *small, *stop)
@@ -344,17 +392,51 @@ def test_variants_run_beside_the_recipe_and_share_what_they_do_not_change(recipe
         assert words in refuse(4, *command)
 
 
-def test_the_shipped_recipes_are_valid() -> None:
-    folder = Path(__file__).parents[1] / "pipelines"
-    recipes, variants = sorted(folder.glob("*/*.toml")), sorted(folder.glob("*.toml"))
-    assert recipes
-    assert variants
-    hopper = folder / "observations/hopper.toml"
-    for changes in variants:
-        succeed("run", hopper, "--variants", changes, "--dry-run", "--out", "/nowhere/at/all")
-    for recipe in recipes:
-        outcome = smodice("run", recipe, "--dry-run", "--out", "/nowhere/at/all", "--json")
-        if outcome.code == 0:
-            assert {entry["status"] for entry in outcome.json["plan"]} == {"would run"}
-        else:
-            assert outcome.code == 3, (recipe, outcome.stderr)  # its data are not on this machine
+PIPELINES = Path(__file__).parents[1] / "pipelines"
+RECIPES, VARIANTS = sorted(PIPELINES.glob("*/*.toml")), sorted(PIPELINES.glob("*.toml"))
+
+
+@pytest.fixture
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """D4RL's folder, empty, and no way to its server: nothing answers at the proxy."""
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "d4rl"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_shipped_recipe_plans_and_misses_nothing_but_files_of_d4rls(
+    path: Path, tmp_path: Path, no_data: Path
+) -> None:
+    command = ("run", path, "--out", tmp_path / "run", "--json")
+    plan = succeed(*command, "--dry-run").json["plan"]
+    assert {entry["status"] for entry in plan} == {"would run"}
+    algorithms = tomllib.loads(path.read_text()).get("algo", ["smodice"])
+    ends = [Path(entry["path"]).relative_to(tmp_path / "run/seed0") for entry in plan if "eval" in entry["path"]]
+    assert ends == [Path("" if algo == "smodice" else algo) / "eval.json" for algo in algorithms]
+    if "[dataset.d4rl]" in path.read_text():
+        assert succeed(*command, "--dry-run", "--source", "d4rl").json["plan"] == plan, "a plan downloads nothing"
+        said = refuse(3, *command, "--source", "d4rl")
+        missing = re.fullmatch(r"error: (\S+) is not on this machine and .* cannot be reached \(.*\): put (.*)", said)
+        assert missing, said
+        name = missing[1].replace("-", "_", 1)
+        assert missing[2] == f"{name}.hdf5 into {no_data}"
+    else:
+        assert "no section [dataset.d4rl]" in refuse(4, *command, "--source", "d4rl")
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=lambda path: path.stem)
+def test_shipped_variants_plan(changes: Path, tmp_path: Path) -> None:
+    names = list(tomllib.loads(changes.read_text()))
+    hopper = PIPELINES / "observations/hopper.toml"
+    plan = succeed("run", hopper, "--variants", changes, "--dry-run", "--out", tmp_path / "run", "--json").json["plan"]
+    assert [Path(entry["path"]).parent.name for entry in plan if "eval" in entry["path"]] == ["seed0", *names]
+
+
+def test_recipes_and_variants_are_shipped() -> None:
+    assert {path.parent.name for path in RECIPES} >= {"observations", "mismatched", "examples"}
+    assert VARIANTS

@@ -12,9 +12,15 @@ import pytest
 from conftest import SHARED_DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recordings import HOPPER, POINT, read, rows_of, write_d4rl
 
+from smodice_cli import sources
 from smodice_cli.data import Transitions, concatenate
-from smodice_cli.sources import recorded, specs
+from smodice_cli.errors import InputError
+from smodice_cli.sources import layouts
+from smodice_cli.sources.expert import expert_states
+from smodice_cli.sources.layouts import arrays
+from smodice_cli.sources.layouts.d4rl import COLUMNS
 
 HORIZON = 5
 Row = tuple[Any, ...]
@@ -27,8 +33,10 @@ def write(path: Path, columns: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def read(path: Path, horizon: int = HORIZON, **options: Any) -> Transitions | None:
-    blocks = list(recorded.episodes(path, horizon, **options))
+def read_all(path: Path, horizon: int = HORIZON, **options: Any) -> Transitions | None:
+    """Every row, or None where there is none."""
+    with layouts.opened(path) as recording:
+        blocks = list(recording.episodes(horizon, **options))
     return concatenate(blocks) if blocks else None
 
 
@@ -131,8 +139,8 @@ def test_every_variant_reads_as_the_obvious_reader_reads_it(
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "recording.hdf5", columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "BLOCK_ROWS", block)  # the content must not depend on how it is cut into blocks
-        found = read(path)
+        patch.setattr(arrays, "BLOCK_ROWS", block)  # the content must not depend on how it is cut into blocks
+        found = read_all(path)
     assert as_rows(found) == slow_reading(columns, HORIZON)
 
 
@@ -143,7 +151,7 @@ def test_an_expert_file_needs_only_observations(
 ) -> None:
     """Every state of the file is there once, in order."""
     path = write(tmp_path_factory.getbasetemp() / "states.hdf5", {"observations": columns["observations"]})
-    found = read(path, states_only=True)
+    found = read_all(path, states_only=True)
     assert found is not None
     assert found.states().tolist() == np.float32(columns["observations"]).tolist()
 
@@ -152,7 +160,7 @@ def test_episodes_without_any_mark_end_at_the_time_limit(tmp_path: Path) -> None
     """HalfCheetah never ends: a log of it that names no timeouts still holds no step from one episode to the next."""
     states = np.arange(12.0)[:, None] + 100 * (np.arange(12) // 4)[:, None]
     columns = {"observations": states, "actions": np.zeros((12, 1)), "terminals": np.zeros(12, bool)}
-    found = read(write(tmp_path / "x.hdf5", columns), horizon=4)
+    found = read_all(write(tmp_path / "x.hdf5", columns), horizon=4)
     assert found is not None
     assert np.diff(found.offsets).tolist() == [3, 3, 3]
     assert (found.next_observations - found.observations == 1).all()
@@ -165,21 +173,21 @@ def test_states_that_each_stand_alone_are_an_expert(tmp_path: Path) -> None:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.npz"
         np.savez(path, observations=states, **marks)
         for selection in ("", "#states=5"):
-            spec = specs.parse(f"file:{path}{selection}")
-            found = specs.expert_states(spec, "pointmass-4direction", 0, 1)
+            spec = sources.parse(f"file:{path}{selection}")
+            found = expert_states(spec, POINT, 0, 1)
             np.testing.assert_array_equal(np.sort(found.states, axis=0), np.sort(states, axis=0))
 
 
 def test_another_body_has_a_time_limit_of_its_own(tmp_path: Path) -> None:
     columns = {"observations": np.arange(3000.0).reshape(500, 6), "actions": np.zeros((500, 2))}
-    source = specs.parse(f"file:{write(tmp_path / 'other.hdf5', columns)}#traj=0")
-    assert len(specs.expert_states(source, "pointmass-4direction", 0, 1).states) == 500
+    source = sources.parse(f"file:{write(tmp_path / 'other.hdf5', columns)}#traj=0")
+    assert len(expert_states(source, POINT, 0, 1).states) == 500
 
 
 def test_a_state_that_ends_the_task_is_counted_once(tmp_path: Path) -> None:
     """A file of single success states, each marked terminal, has no next states to add."""
     states = np.arange(1.0, 13.0).reshape(6, 2)
-    found = read(write(tmp_path / "x.hdf5", {"observations": states, "terminals": np.ones(6)}), states_only=True)
+    found = read_all(write(tmp_path / "x.hdf5", {"observations": states, "terminals": np.ones(6)}), states_only=True)
     assert found is not None
     assert found.states().tolist() == states.tolist()
 
@@ -189,9 +197,43 @@ def test_the_public_maze_file_reads_whole() -> None:
     if not path.exists():
         pytest.skip(f"{path} is absent; set SMODICE_SHARED_DATA to its folder")
     with h5py.File(path) as file:
-        names = [n for n in recorded.COLUMNS if n in file]
+        names = [n for n in COLUMNS if n in file]
         columns = {name: file[name][:] for name in names}
-    found = read(path, horizon=300)
+    found = read_all(path, horizon=300)
     assert as_rows(found) == slow_reading(columns, 300)
     assert found is not None
     assert np.isfinite(found.next_observations).all()
+
+
+# --- other files ------------------------------------------------------------------------------------------------------
+
+
+def test_npz_and_hdf5_of_the_same_columns_give_the_same_rows(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "log.hdf5")
+    with h5py.File(path) as file:
+        np.savez(tmp_path / "log.npz", **{name: file[name][:] for name in file})
+    one, two = (rows_of(f"file:{tmp_path}/log.{ending}", HOPPER) for ending in ("hdf5", "npz"))
+    for name in ("observations", "actions", "rewards", "next_observations", "timeouts", "offsets"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+def test_npz_with_pickles_inside_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "log.npz", observations=np.array([{"a": 1}], dtype=object), actions=np.zeros((1, 3)))
+    with pytest.raises(InputError, match=r"not an \.npz file of numbers"):
+        rows_of(f"file:{tmp_path}/log.npz", HOPPER)
+
+
+def test_compressed_chunks_read_like_plain_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = write_d4rl(tmp_path / "plain.hdf5", episodes=40, length=37)
+    for name, options in {"gzip": {}, "shuffled": {"shuffle": True}, "checked": {"fletcher32": True}}.items():
+        with h5py.File(plain) as source, h5py.File(tmp_path / f"{name}.hdf5", "w") as target:
+            for column in source:
+                data = source[column][:]
+                chunks = (100, 4)[: data.ndim] if data.ndim == 1 or data.shape[1] > 3 else (100, 3)
+                target.create_dataset(column, data=data, chunks=chunks, compression="gzip", **options)
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 150)
+    blocks = read(plain, 1000)
+    for name in ("gzip", "shuffled", "checked"):
+        found = read(tmp_path / f"{name}.hdf5", 1000)
+        for column in ("observations", "actions", "rewards", "next_observations", "timeouts", "offsets"):
+            np.testing.assert_array_equal(getattr(found, column), getattr(blocks, column))

@@ -17,9 +17,9 @@ import typer
 from conftest import ENV, EXPERT, OFFLINE, SMALL, refuse, succeed
 
 from smodice_cli import artifacts
-from smodice_cli.app import app
-from smodice_cli.inspect.theme import LIGHT, render
-from smodice_cli.stages import paper, report
+from smodice_cli.commands import app
+from smodice_cli.views import paper, report
+from smodice_cli.views.render.png import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 GROUP = typer.main.get_command(app)
@@ -95,8 +95,8 @@ def test_return_over_training_has_its_own_picture_and_column(runs: Path, tmp_pat
 def test_every_method_of_a_folder_has_its_line(runs: Path) -> None:
     run = report.collect([runs / "a"])[0]
     methods = [run, *(replace(run, own=name) for name in ("b", "c", "d"))]
-    (panel,) = report.returns_panels([*methods, run], ["a"] * 4 + ["again"])
-    figure = render(panel, LIGHT, 6, 4)
+    (panel,) = report.returns_panels([*methods, replace(run, name="again")])
+    figure = render(panel, 6, 4)
     labels = [line.get_label() for line in figure.axes[0].lines]
     assert labels == [f"a, {run.method}", *(one.method for one in methods[1:]), f"again, {run.method}"]
     assert [text.get_text() for text in figure.legends[0].texts] == labels

@@ -8,11 +8,12 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, Running, Start, digest, smodice, succeed, wait_for
+from conftest import SMALL, Running, Start, digest, succeed, wait_for
 
 from smodice_cli import artifacts
 
@@ -105,6 +106,49 @@ def test_an_interrupted_run_writes_a_checkpoint_and_says_how_to_go_on(stage: Sta
     assert stage.result() == whole(stage.name)
 
 
+PATIENT = ("--steps", "6000", "--set", "holdout=0.3", "--set", "patience=2", "--set", "lr=0.1")
+STOPPED = {"value": PATIENT, "policy": (*PATIENT, "--set", "average=0.0")}  # two looks at held-out data without a gain
+
+
+@pytest.mark.parametrize("name", list(STOPPED))
+def test_a_run_that_stops_early_stops_at_the_same_step_after_kills(
+    name: str, run: Path, whole: Whole, start: Start
+) -> None:
+    """Killed twice on the way (once between the two looks), once it could not write its end, and once at its end."""
+    expected = whole(name, *STOPPED[name])
+    looks = [line for line in map(json.loads, expected[-1].splitlines()) if "held_out" in line]
+    stop = looks[-1]["step"]
+    assert stop < 6000
+    assert looks[-2]["step"] == stop - 500
+    assert min(look["held_out"] for look in looks[:-2]) <= min(look["held_out"] for look in looks[-2:])
+
+    stage = Stage(name, run)
+    command = [*stage.command, *STOPPED[name]]
+    every_step = [*command, "--checkpoint-every", "0"]
+    for seconds, step in (("0.05", stop - 900), ("0.01", stop - 300)):
+        running = start(*command, "--checkpoint-every", seconds)
+        stage.reached(step, running)
+        assert running.process.exitcode is None, "it ended before it was killed"
+        running.kill()
+    before = stage.step()
+    assert stop - 500 < before < stop
+    running = start(*every_step)
+    stage.reached(before + 1, running)
+    stage.out.mkdir()  # in the place of the result
+    outcome = running.ends()
+    assert outcome.code == 3, outcome.stderr
+    assert f"resuming from step {before:,}" in outcome.stderr
+    assert stop - 1 <= stage.step() <= stop
+    stage.out.rmdir()
+    running = start(*every_step)
+    wait_for(lambda: f'"step": {stop},' in stage.log.read_text() or running.process.exitcode is not None)
+    running.kill()
+    succeed(*command)
+    assert stage.result() == expected
+    assert succeed(*command, "--json").json["status"] == "cached"
+    assert not list(run.glob(".*"))
+
+
 @pytest.fixture
 def disc(run: Path) -> Stage:
     return Stage("disc", run)
@@ -143,10 +187,11 @@ def test_a_checkpoint_of_another_layout_is_not_used(disc: Stage, start: Start, w
 
 def test_the_time_of_a_resumed_run_counts_what_came_before(disc: Stage, start: Start) -> None:
     interrupt(disc, start)
-    before = artifacts.read_header(disc.checkpoint).seconds
-    assert before > 0
-    succeed(*disc.command)
-    assert artifacts.read_header(disc.out).seconds > before
+    stopped = artifacts.load(disc.checkpoint, "checkpoint")
+    assert 0 < stopped.header.seconds < 1000
+    artifacts.write_safetensors(disc.checkpoint, replace(stopped.header, seconds=1000.0), stopped.tensors())
+    assert "resuming from step" in succeed(*disc.command).stderr
+    assert 1000 < artifacts.read_header(disc.out).seconds < 2000
 
 
 def test_a_checkpoint_left_by_a_kill_after_the_artifact_was_written_goes(disc: Stage, start: Start) -> None:
@@ -170,12 +215,11 @@ def test_a_forced_run_that_was_stopped_goes_on_without_force(disc: Stage, start:
     assert succeed(*disc.command, "--json").json["status"] == "cached"
 
 
-def test_a_damaged_checkpoint_is_not_used(disc: Stage, start: Start) -> None:
+def test_a_damaged_checkpoint_is_not_used(disc: Stage, start: Start, whole: Whole) -> None:
     interrupt(disc, start)
     disc.checkpoint.write_bytes(disc.checkpoint.read_bytes()[:-9])
-    outcome = smodice(*disc.command)
-    assert outcome.code == 0
-    assert "starting from the beginning" in outcome.stderr
+    assert "starting from the beginning" in succeed(*disc.command).stderr
+    assert disc.result() == whole("disc")
 
 
 def test_the_log_holds_every_hundredth_step_once(disc: Stage) -> None:

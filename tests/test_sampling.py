@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smodice_cli.algos.sampling import alias_table, row_sampler
 from smodice_cli.errors import InputError
-from smodice_cli.stages.sampling import alias_table, row_sampler
 
 
 @given(

@@ -15,7 +15,6 @@ from smodice_cli import artifacts
 from smodice_cli.data import Dataset
 from smodice_cli.errors import DivergedError
 from smodice_cli.stages import select_f
-from smodice_cli.stages.runner import Job
 
 SMALL_SETTINGS = ("disc.steps=60", "disc.hidden=16", "value.hidden=16", "value.batch=32", "policy.hidden=16")
 SETTINGS = [word for setting in (*SMALL_SETTINGS, "policy.batch=32") for word in ("--set", setting)]
@@ -59,8 +58,8 @@ def test_the_judge_prefers_weights_that_pick_a_deterministic_controller(run: Pat
     noisy = rng.uniform(-1, 1, arrays["actions"].shape).astype(np.float32)
     arrays["actions"] = np.where(rows[:, None], 0.5 * np.tanh(arrays["observations"][:, :2]), noisy).astype(np.float32)
     dataset = Dataset(arrays, ENV, list(range(4)), False, ["a"])
-    config = select_f.SelectConfig(policy_steps=150, hidden=32, batch=64)
-    judge = select_f.Judge(dataset, config, Job("x", "x", run / "x", config, 0))
+    config = select_f.Config(policy_steps=150, hidden=32, batch=64)
+    judge = select_f.Judge(dataset, config, torch.Generator().manual_seed(0), torch.device("cpu"))
     expert, random = np.where(rows, 1.0, 0.0), np.where(rows, 0.0, 1.0)
     assert judge(expert) < 0.5 < 1.5 < judge(random)
     with pytest.raises(DivergedError, match="none to judge on"):
@@ -102,24 +101,26 @@ def test_a_recipe_is_judged_and_auto_uses_the_result(recipe: Path, tmp_path: Pat
 
 
 def test_auto_is_resolved_once_for_a_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from smodice_cli import config, recipes
-    from smodice_cli.stages.runner import Options
-
-    chosen = config.merge(recipes.read_recipe(recipe), config.parse_assignments([*SMALL_SETTINGS, "value.f=auto"]))
+    """On the first seed, and for every seed the same; a single stage decides on its own discriminator."""
     monkeypatch.setattr(select_f, "LENGTHS", (1.0,))
-    monkeypatch.setattr(select_f.SelectConfig, "__init__", _brief(select_f.SelectConfig.__init__))
-    assert select_f.decide(tmp_path / "out", chosen, 0, Options(dry_run=True)) == "auto"
+    monkeypatch.setattr(select_f.Config, "__init__", _brief(select_f.Config.__init__))
+    few = ("--set", "value.steps=20", "--set", "policy.steps=20", "--set", "eval.episodes=1")
+    run = ("run", recipe, "--out", tmp_path / "out", *SETTINGS, *few, "--set", "value.f=auto")
+    planned = succeed(*run, "--dry-run", "--json").json["plan"]
+    assert {entry["status"] for entry in planned} == {"would run"}
     assert not (tmp_path / "out").exists()
-    found = select_f.decide(tmp_path / "out", chosen, 0, Options())
-    assert found == artifacts.read_payload(tmp_path / "out/seed0/select-f.json")["recommended"]
-    assert select_f.decide(tmp_path / "out", chosen, 0, Options(dry_run=True)) == found
+    assert "value.f = auto: " in succeed(*run).stderr
+    found = artifacts.read_payload(tmp_path / "out/seed0/select-f.json")["recommended"]
+    assert artifacts.read_header(tmp_path / "out/seed0/value.safetensors").config["f"] == found
+    succeed(*run, "--seeds", "1,0")
+    for seed in (0, 1):
+        decided = artifacts.read_payload(tmp_path / "out/seed1/select-f.json")["recommended"]
+        assert artifacts.read_header(tmp_path / f"out/seed{seed}/value.safetensors").config["f"] == decided
     small = ("--set", "hidden=16", "--set", "batch=32", "--steps", "20", "--json")
-    disc = tmp_path / "out/seed0/disc.safetensors"
-    result = succeed("train-value", "--disc", disc, "--f", "auto", *small).json
-    assert result["status"] == "done"
-    value = artifacts.read_header(tmp_path / "out/seed0/value.safetensors")
+    disc, out = tmp_path / "out/seed0/disc.safetensors", tmp_path / "out/seed0/alone.safetensors"
+    assert succeed("train-value", "--disc", disc, "--f", "auto", *small, "--out", out).json["status"] == "done"
     selection = artifacts.read_payload(tmp_path / "out/seed0/select-f.json")  # of these settings now
-    assert value.config["f"] == selection["recommended"]
+    assert artifacts.read_header(out).config["f"] == selection["recommended"]
 
 
 def _brief(init: Any) -> Any:

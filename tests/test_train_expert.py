@@ -10,8 +10,8 @@ import pytest
 from conftest import refuse, succeed
 from safetensors.numpy import load_file
 
-from smodice_cli import artifacts
-from smodice_cli.sources import train_expert
+from smodice_cli import artifacts, envs
+from smodice_cli.experts import sac
 
 SHORT = (
     "--steps",
@@ -28,18 +28,20 @@ SHORT = (
 
 
 def test_settings_are_parsed_and_checked() -> None:
-    chosen = train_expert.parse_settings(32, ["learning_rate=7e-4", "batch_size=64"])
-    assert chosen == train_expert.Settings(hidden=32, learning_rate=7e-4, batch_size=64)
+    chosen = sac.parse_settings(32, ["learning_rate=7e-4", "batch_size=64"])
+    assert chosen == sac.Settings(hidden=32, learning_rate=7e-4, batch_size=64)
     assert "known key" in refuse(4, "train-expert", "hopper", "--set", "learning_rat=1")
     assert "is not int" in refuse(4, "train-expert", "hopper", "--set", "batch_size=many")
 
 
 def test_every_shipped_expert_names_a_command_that_this_tool_understands() -> None:
-    for path in sorted((Path(train_expert.__file__).parent / "policies").glob("*.safetensors")):
+    shipped = sorted(envs.POLICIES.glob("*.safetensors"))
+    assert shipped
+    for path in shipped:
         config = artifacts.read_header(path).config
         words = shlex.split(config["command"])
         given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-        chosen = train_expert.parse_settings(int(words[words.index("--hidden") + 1]), given)
+        chosen = sac.parse_settings(int(words[words.index("--hidden") + 1]), given)
         assert {name: config[name] for name in vars(chosen)} == vars(chosen), path.name
 
 
@@ -65,7 +67,7 @@ def test_a_short_training_gives_a_policy_that_simulates_and_goes_on(tmp_path: Pa
     )
     assert "exists" in refuse(5, "train-expert", "hopper", "--out", first, *SHORT)
     succeed("train-expert", "hopper", "--out", second, "--from", first, *SHORT)
-    train_expert.state_path(first).unlink()  # then only the policy itself is the start
+    sac.state_path(first).unlink()  # then only the policy itself is the start
     succeed("train-expert", "hopper", "--out", third, "--from", first, *SHORT)
     for path in (second, third):
         assert "--from first.safetensors" in artifacts.read_header(path).config["command"]

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
 from smodice_cli.errors import InputError
+from smodice_cli.lazy import np
 
 LOG_STD_RANGE = (-5.0, 2.0)
 SNAPSHOT_STEPS = "steps"  # the tensor in a file of stacked snapshots that tells after which step each was taken
@@ -57,6 +54,9 @@ class NumpyPolicy:
     @classmethod
     def load(cls, path: Path | str) -> NumpyPolicy:
         """The policy stored in a safetensors file."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
         try:
             return cls(load_file(path))
         except FileNotFoundError as error:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 MEAN_CLIP = 7.24  # paper, Table "SMODICE Hyperparameters"; atanh(1 - 1e-6)
 LOG_STD_CLIP = (-5.0, 2.0)  # same table
-ACTION_MARGIN = 1e-6  # actions are kept this far inside (-1, 1) before atanh
+Network = TypeVar("Network", bound=nn.Module)
 
 
-def initialise(module: nn.Module, generator: torch.Generator) -> None:
+def initialise(module: Network, generator: torch.Generator) -> Network:
     """Torch's own default for linear layers, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), drawn from an explicit generator."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -23,6 +25,7 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
             with torch.no_grad():
                 layer.weight.uniform_(-bound, bound, generator=generator)
                 layer.bias.uniform_(-bound, bound, generator=generator)
+    return module
 
 
 class Normaliser(nn.Module):
@@ -84,6 +87,14 @@ class Discriminator(nn.Module):
         self.register_buffer("dims", torch.tensor(list(dims), dtype=torch.int64))
         self.normaliser = Normaliser(mean[self.dims], std[self.dims])
         self.body = nn.Sequential(*_layers(len(dims), hidden, nn.Tanh), nn.Linear(hidden, 1))
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Discriminator:
+        """The discriminator that an artifact holds, beside what it said of the data."""
+        hidden, width = arrays["body.0.weight"].shape
+        found = cls(torch.zeros(width), torch.ones(width), range(width), hidden)
+        found.load_state_dict({name: torch.from_numpy(arrays[name]) for name in found.state_dict()})
+        return found
 
     def select(self, states: Tensor) -> Tensor:
         """The shared dimensions of whole states."""
@@ -153,9 +164,51 @@ class TanhGaussianPolicy(nn.Module):
         return 2 * (actions - self.action_low) / (self.action_high - self.action_low) - 1
 
 
-def log_prob(mean: Tensor, log_std: Tensor, unit_actions: Tensor) -> Tensor:
-    """log pi(a|s) of actions in [-1, 1]: Gaussian density of atanh(a) minus the log-derivative of tanh."""
-    inside = unit_actions.clamp(-1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
-    z = (torch.atanh(inside) - mean) / log_std.exp()
-    gaussian = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return (gaussian - torch.log1p(-inside.square())).sum(-1)
+class TwinCritic(nn.Module):
+    """Two independent critics Q_i(s, a) of two hidden ReLU layers, as one batched network."""
+
+    def __init__(self, mean: Tensor, std: Tensor, actions: int, hidden: int) -> None:
+        super().__init__()
+        self.normaliser = Normaliser(mean, std)
+        sizes = list(pairwise([len(mean) + actions, hidden, hidden, 1]))
+        self.weights = nn.ParameterList(torch.zeros(2, inputs, outputs) for inputs, outputs in sizes)
+        self.biases = nn.ParameterList(torch.zeros(2, 1, outputs) for _, outputs in sizes)
+
+    def initialise(self, generator: torch.Generator) -> TwinCritic:
+        """As `initialise`, each critic with its own draw."""
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            bound = 1.0 / math.sqrt(weight.shape[1])
+            for parameter in (weight, bias):
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        return self
+
+    def _inputs(self, states: Tensor, unit_actions: Tensor) -> Tensor:
+        return torch.cat([self.normaliser(states), unit_actions], dim=-1)
+
+    def forward(self, states: Tensor, unit_actions: Tensor) -> Tensor:
+        """Both critics, (2, batch)."""
+        x = self._inputs(states, unit_actions).expand(2, -1, -1)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x.relu() if layer else x, weight)
+        return x.squeeze(-1)
+
+    def first(self, states: Tensor, unit_actions: Tensor) -> Tensor:
+        """Q_1 for the policy's loss: the gradient reaches the actions, never the critic."""
+        x = self._inputs(states, unit_actions)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.addmm(bias[0].detach(), x.relu() if layer else x, weight[0].detach())
+        return x.squeeze(-1)
+
+
+class InverseModel(nn.Module):
+    """g(s, s'): the action in [-1, 1] that leads from s to s'."""
+
+    def __init__(self, mean: Tensor, std: Tensor, actions: int, hidden: int) -> None:
+        super().__init__()
+        self.normaliser = Normaliser(mean, std)
+        self.body = nn.Sequential(*_layers(2 * len(mean), hidden, nn.ReLU), nn.Linear(hidden, actions), nn.Tanh())
+
+    def forward(self, states: Tensor, next_states: Tensor) -> Tensor:
+        before = self.normaliser(states)
+        # Neighbouring states differ by little of their spread: the difference is what the action shows in.
+        return self.body(torch.cat([before, self.normaliser(next_states) - before], dim=-1))

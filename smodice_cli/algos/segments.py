@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
+from smodice_cli.lazy import np
 
 BLOCK = 1 << 16  # rows whose sums are held in double precision at a time
 
@@ -78,6 +78,27 @@ def row_weights(xi: np.ndarray, offsets: np.ndarray, n: int, gamma: float) -> np
             late = rows[since >= k]
             total[late] += gamma**k * xi[late - k]
     return total
+
+
+def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
+    """d*/d^O on rows that count alike, mean 1, from weights whose V was trained on rows drawn by gamma^t (D10).
+
+    There d^O is the discounted data, and a row's weight w_t = sum_{k<n} gamma^k xi_{t-k} over the segments that cover
+    it (D7) lacks the discount at which each segment starts: gamma^t sum_{k<n} xi_{t-k} has it. xi follows from
+    w_t - gamma w_{t-1} = xi_t - gamma^n xi_{t-n}.
+    """
+    if n == 1:
+        found = gamma**t * w
+        return found / found.mean()
+    rows = np.arange(len(w))
+    change = w - gamma * np.where(t > 0, np.roll(w, 1), 0.0)
+    xi = change.copy()
+    for back in range(n, int(t.max()) + 1, n):
+        later = np.flatnonzero(t >= back)
+        xi[later] += gamma**back * change[later - back]
+    total = np.append(0.0, np.cumsum(xi))
+    found = gamma**t * np.maximum(total[rows + 1] - total[rows + 1 - np.minimum(t + 1, n)], 0.0)
+    return found / found.mean()
 
 
 def return_weights(

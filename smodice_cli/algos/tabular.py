@@ -13,12 +13,12 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import splu
 
-from smodice_cli.algos.tabular_dual import DIVERGENCES, Dual, saddle_point
-from smodice_cli.errors import ConfigError, InputError, nearest
+from smodice_cli.algos.divergences import DIVERGENCES
+from smodice_cli.algos.tabular_dual import Dual, saddle_point
+from smodice_cli.errors import ConfigError, InputError
 
 Array = np.ndarray
 SUM_TOLERANCE = 1e-6  # how far the sum of a given distribution may be from one (float32 files)
-NO_WEIGHT = 1e-10  # mean ratio of a state below which it counts as unweighted where xi can be exactly zero
 
 
 # --- finite MDPs ----------------------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def solve(
     xi[pairs] = ratio
     full_value = np.full(states, np.nan)
     full_value[kept] = value
-    divergence = float(dual.weight @ dual.divergence.f(ratio))
-    policy, fallback = extract_policy(xi, offline, actions, behaviour, floor=NO_WEIGHT if "chi2" in f else 0.0)
+    divergence = float(dual.weight @ dual.divergence.f(np, ratio))
+    policy, fallback = extract_policy(xi, offline, actions, behaviour, floor=dual.divergence.floor)
     return Solution(
         value=full_value,
         ratio=xi,
@@ -203,14 +203,13 @@ def solve(
 
 
 def _check_options(f: str, alpha: float, cap: float) -> None:
-    if f not in DIVERGENCES:
-        raise ConfigError(f"unknown divergence '{f}'", nearest(f, list(DIVERGENCES)))
+    DIVERGENCES.check(f)
     if not (alpha > 0 and np.isfinite(alpha)):
         raise ConfigError(f"alpha must be positive, got {alpha:g}")
     if not cap > 1:
         raise ConfigError(f"the cap must exceed one, because the mean of xi is one; got {cap:g}")
-    if f == "chi2-untruncated" and np.isfinite(cap):
-        raise ConfigError("chi2-untruncated has no bounds on xi; use chi2 with a cap")
+    if np.isinf(DIVERGENCES[f].lower) and np.isfinite(cap):
+        raise ConfigError(f"{f} has no bounds on xi; use chi2 with a cap")
 
 
 def _restricted(

@@ -10,7 +10,6 @@ takes time states^1.5, against states^3 for the dense listing. Newton's method o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
+from smodice_cli.algos.divergences import Divergence
 from smodice_cli.errors import DivergedError
 
 Array = np.ndarray
@@ -26,40 +26,6 @@ GAP = 1e-13  # the interior-point method stops at this duality gap
 FLOW = 1e-13  # Newton's method on the dual stops at this Bellman-flow residual
 LIMIT = 150  # iterations; typical problems need 10 to 20, degenerate ones 40
 CORRECTORS = 4  # extra solves per factorisation that lengthen the step (Gondzio's centrality correctors)
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A convex f with f(1) = f'(1) = 0 by f, f', f'', the inverse of f' and the lower end of its domain."""
-
-    f: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-    curvature: Callable[[Array], Array]
-    inverse: Callable[[Array], Array]
-    lower: float = 0.0
-
-
-def _x_log_x(x: Array) -> Array:
-    return x * np.log(np.where(x > 0, x, 1.0)) - x + 1.0
-
-
-def _half_square(x: Array) -> Array:
-    return 0.5 * (x - 1.0) ** 2
-
-
-_CHI2 = (_half_square, lambda x: x - 1.0, np.ones_like, lambda y: y + 1.0)
-
-DIVERGENCES: dict[str, Divergence] = {
-    "kl": Divergence(_x_log_x, np.log, np.reciprocal, lambda y: np.exp(np.minimum(y, 600.0))),
-    "chi2": Divergence(*_CHI2),
-    "soft-chi2": Divergence(
-        lambda x: np.where(x < 1.0, _x_log_x(np.minimum(x, 1.0)), _half_square(x)),
-        lambda x: np.where(x < 1.0, np.log(np.minimum(x, 1.0)), x - 1.0),
-        lambda x: 1.0 / np.minimum(x, 1.0),
-        lambda y: np.where(y < 0.0, np.exp(np.minimum(y, 0.0)), y + 1.0),
-    ),
-    "chi2-untruncated": Divergence(*_CHI2, lower=-math.inf),  # the paper's closed form: xi may be negative
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +47,8 @@ class Dual:
 
     def ratio(self, value: Array) -> Array:
         """xi = f_*'(e / alpha): the inverse of f' clipped to its bounds."""
-        return np.clip(self.divergence.inverse(self.residual(value) / self.alpha), self.divergence.lower, self.cap)
+        unbounded = self.divergence.inverse_slope(np, self.residual(value) / self.alpha)
+        return np.clip(unbounded, self.divergence.lower, self.cap)
 
     def flow(self, xi: Array) -> Array:
         """(1 - gamma) mu_0 + A^T (d^O xi): the gradient of the dual and the Bellman-flow residual."""
@@ -90,7 +57,7 @@ class Dual:
     def objective(self, value: Array) -> float:
         """The dual objective at V."""
         y, xi = self.residual(value) / self.alpha, self.ratio(value)
-        conjugate = y * xi - self.divergence.f(xi)
+        conjugate = y * xi - self.divergence.f(np, xi)
         return float(self.pull @ value + self.alpha * (self.weight @ conjugate))
 
     def factorise(self, theta: Array) -> Any:
@@ -136,7 +103,7 @@ def _newton(dual: Dual, value: Array, limit: int) -> tuple[Array, int]:
         if error <= FLOW or step == limit or error > lowest:
             return best, step
         free = (xi > dual.divergence.lower) & (xi < dual.cap)
-        inverse = 1.0 / dual.divergence.curvature(np.where(free, xi, 1.0))
+        inverse = 1.0 / dual.divergence.curvature(np, np.where(free, xi, 1.0))
         theta = np.where(free, inverse, 1e-12) / dual.alpha
         value = value - dual.factorise(theta).solve(flow)
     raise AssertionError("unreachable")
@@ -151,7 +118,7 @@ class _Interior:
         used = [(sign, bound) for sign, bound in bounds if math.isfinite(bound)]
         self.sign = np.array([[sign] for sign, _ in used])
         # f' is linear for chi2 only: elsewhere a common step keeps the stationarity residual shrinking.
-        self.quadratic = dual.divergence.slope is DIVERGENCES["chi2"].slope
+        self.quadratic = dual.divergence.quadratic
         self.x = np.ones(dual.weight.size)  # d = d^O obeys the flow constraint
         self.value = np.zeros(dual.pull.size)
         # Slacks are carried along: cap - xi would cancel near the cap.
@@ -176,7 +143,7 @@ class _Interior:
     def _linearise(self) -> None:
         dual = self.dual
         multipliers = (self.sign * self.z).sum(axis=0)
-        self.stationarity = dual.alpha * dual.divergence.slope(self.x) - dual.residual(self.value) - multipliers
+        self.stationarity = dual.alpha * dual.divergence.slope(np, self.x) - dual.residual(self.value) - multipliers
         self.flow = dual.flow(self.x)
         self.gap = self._gap(self.z * self.slack)
 
@@ -184,7 +151,7 @@ class _Interior:
         return float((products @ self.dual.weight).mean())
 
     def _advance(self) -> None:
-        curvature = self.dual.alpha * self.dual.divergence.curvature(self.x)
+        curvature = self.dual.alpha * self.dual.divergence.curvature(np, self.x)
         self.theta = 1.0 / (curvature + (self.z / self.slack).sum(axis=0))
         self.factor = self.dual.factorise(self.theta)
         products = self.z * self.slack

@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import breadth_first_order, dijkstra
-
-from smodice_cli.errors import ConfigError, InputError
-
-Array = np.ndarray
+from smodice_cli.errors import InputError
+from smodice_cli.lazy import np, sparse
 
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 DIAGONAL_MOVES = ((-1, -1), (1, -1), (-1, 1), (1, 1))
@@ -27,15 +22,11 @@ CHUNK = 1 << 21  # transitions counted at a time, so that memory stays flat
 class Gridworld:
     """A grid with walls, start and absorbing goal cells; on a torus moves wrap around, else they stop at the edge."""
 
-    walls: Array  # (height, width) of bool
+    walls: np.ndarray  # (height, width) of bool
     starts: tuple[int, ...]
     goals: tuple[int, ...]
     torus: bool = False
     noise: float = 0.1  # probability that the move is uniform over the four instead
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.noise <= 1.0:
-            raise ConfigError(f"noise must lie in [0, 1], got {self.noise:g}")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,13 +39,13 @@ class Gridworld:
         return int(self.walls.size)
 
     @property
-    def initial(self) -> Array:
+    def initial(self) -> np.ndarray:
         """mu_0: uniform over the start cells."""
         distribution = np.zeros(self.n_states)
         distribution[list(self.starts)] = 1.0 / len(self.starts)
         return distribution
 
-    def successors(self, diagonal: bool = False) -> Array:
+    def successors(self, diagonal: bool = False) -> np.ndarray:
         """Where each noiseless move leads, (S, 4): into a wall or off the map stays, goals absorb."""
         height, width = self.shape
         row, column = np.divmod(np.arange(self.n_states), width)
@@ -69,35 +60,37 @@ class Gridworld:
         target[list(self.goals)] = np.array(self.goals)[:, None]
         return target
 
-    def transition(self, diagonal: bool = False) -> sp.csr_array:
+    def transition(self, diagonal: bool = False) -> sparse.csr_array:
         """T(s'|s,a) as a sparse (S * 4, S) matrix."""
         target = self.successors(diagonal)
         states, actions = target.shape
-        rows = np.arange(states * actions)
-        intended = sp.csr_array(
-            (np.full(rows.size, 1.0 - self.noise), (rows, target.ravel())), shape=(rows.size, states)
-        )
-        slips = sp.csr_array(
-            (
-                np.full(rows.size * actions, self.noise / actions),
-                (np.repeat(rows, actions), np.repeat(target, actions, axis=0).ravel()),
-            ),
-            shape=(rows.size, states),
-        )
-        matrix = sp.csr_array(intended + slips)
+        rows = np.arange(target.size)
+
+        def likely(chance: float, row: np.ndarray, cell: np.ndarray) -> sparse.csr_array:
+            return sparse.csr_array((np.full(row.size, chance), (row, cell.ravel())), shape=(rows.size, states))
+
+        slips = likely(self.noise / actions, np.repeat(rows, actions), np.repeat(target, actions, axis=0))
+        matrix = sparse.csr_array(likely(1.0 - self.noise, rows, target) + slips)
         matrix.eliminate_zeros()
         return matrix
 
-    def distance_to_goal(self, diagonal: bool = False) -> Array:
+    def distance_to_goal(self, diagonal: bool = False) -> np.ndarray:
         """Noiseless moves to the nearest goal, (S,); infinite where there is no path."""
-        target = self.successors(diagonal)
-        states = self.n_states
-        edges = (np.ones(target.size), (target.ravel(), np.repeat(np.arange(states), target.shape[1])))
-        backwards = sp.csr_array(edges, shape=(states, states))
-        backwards.data[:] = 1.0
-        return dijkstra(backwards, indices=list(self.goals), unweighted=True, min_only=True)
+        return self._distances(self.goals, self.successors(diagonal), backwards=True)
 
-    def expert_policy(self, diagonal: bool = True) -> Array:
+    def reachable_cells(self) -> np.ndarray:
+        """The cells, goals excepted, that moves can reach from the starts."""
+        reached = np.isfinite(self._distances(self.starts, self.successors()))
+        return np.setdiff1d(np.flatnonzero(reached), self.goals)
+
+    def _distances(self, cells: tuple[int, ...], target: np.ndarray, *, backwards: bool = False) -> np.ndarray:
+        """Moves from the nearest of these cells to every other, or the other way round."""
+        edges = (np.repeat(np.arange(self.n_states), target.shape[1]), target.ravel())
+        places = edges[::-1] if backwards else edges
+        graph = sparse.csr_array((np.ones(target.size), places), shape=(self.n_states, self.n_states))
+        return sparse.csgraph.dijkstra(graph, indices=list(cells), unweighted=True, min_only=True)
+
+    def expert_policy(self, diagonal: bool = True) -> np.ndarray:
         """A shortest-path policy (S, 4); uniform where no move comes closer."""
         distance = self.distance_to_goal(diagonal)
         if not np.isfinite(distance[list(self.starts)]).all():
@@ -108,7 +101,7 @@ class Gridworld:
         policy[closer] = np.eye(after.shape[1])[after[closer].argmin(axis=1)]
         return policy
 
-    def greedy_path(self, policy: Array, diagonal: bool = False) -> list[int]:
+    def greedy_path(self, policy: np.ndarray, diagonal: bool = False) -> list[int]:
         """Cells from the first start under the most probable actions without noise, until a goal or a repeated cell."""
         target = self.successors(diagonal)
         path = [self.starts[0]]
@@ -124,8 +117,6 @@ class Gridworld:
 
 def paper_grid(size: int = 9, noise: float = 0.1) -> Gridworld:
     """The paper's torus: start (2, 2), goal (6, 6) on 9x9, the same proportions on other sizes."""
-    if size < 3:
-        raise ConfigError(f"size must be at least 3, got {size}")
     near, far = size // 4, (3 * (size - 1)) // 4
     walls = np.zeros((size, size), dtype=bool)
     return Gridworld(walls, (near * size + near,), (far * size + far,), torus=True, noise=noise)
@@ -135,8 +126,6 @@ def read_map(path: Path, noise: float = 0.1, torus: bool = False) -> Gridworld:
     """A gridworld from a text file: `#` wall, `S` start, `G` success, `.` or space free."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist", "give mismatched, example, a map file or counts.h5") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as a text map") from error
     return parse_map(text, str(path), noise, torus)
@@ -167,20 +156,18 @@ def parse_map(text: str, name: str = "the map", noise: float = 0.1, torus: bool 
     return grid
 
 
-def collect(grid: Gridworld, episodes: int, horizon: int, seed: int, anywhere: bool = False) -> sp.csr_array:
+def collect(grid: Gridworld, episodes: int, horizon: int, seed: int, anywhere: bool = False) -> sparse.csr_array:
     """Counts n(s, a, s') as a sparse (S * 4, S) array from a uniformly random policy, all episodes in step.
 
     Episodes begin at the start cells or, with `anywhere`, at any cell the start is connected to except goals.
     """
-    if episodes < 1 or horizon < 1:
-        raise ConfigError("episodes and horizon must be at least 1")
     generator = np.random.default_rng(seed)
     target = grid.successors()
     states, actions = target.shape
-    cells = reachable_cells(grid) if anywhere else np.array(grid.starts)
+    cells = grid.reachable_cells() if anywhere else np.array(grid.starts)
     state = generator.choice(cells, size=episodes)
-    total = sp.csr_array((states * actions, states), dtype=np.int64)
-    keys: list[Array] = []
+    total = sparse.csr_array((states * actions, states), dtype=np.int64)
+    keys: list[np.ndarray] = []
     for step in range(horizon):
         action = generator.integers(actions, size=episodes)
         slip = generator.random(episodes) < grid.noise
@@ -190,16 +177,6 @@ def collect(grid: Gridworld, episodes: int, horizon: int, seed: int, anywhere: b
         state = following
         if len(keys) * episodes >= CHUNK or step == horizon - 1:
             pair, times = np.unique(np.concatenate(keys), return_counts=True)
-            total = total + sp.csr_array((times, np.divmod(pair, states)), shape=total.shape)
+            total = total + sparse.csr_array((times, np.divmod(pair, states)), shape=total.shape)
             keys = []
-    return sp.csr_array(total)
-
-
-def reachable_cells(grid: Gridworld) -> Array:
-    """The cells, goals excepted, that moves can reach from the starts."""
-    target = grid.successors()
-    states = grid.n_states
-    edges = (np.ones(target.size), (np.repeat(np.arange(states), target.shape[1]), target.ravel()))
-    graph = sp.csr_array(edges, shape=(states, states))
-    found = [breadth_first_order(graph, start, return_predecessors=False) for start in grid.starts]
-    return np.setdiff1d(np.concatenate(found), grid.goals)
+    return sparse.csr_array(total)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from smodice_cli import envs
 from smodice_cli.errors import ConfigError
+from smodice_cli.lazy import np
 
 if TYPE_CHECKING:
     import mujoco
@@ -19,10 +20,20 @@ FRAME_SIZE = 480  # pixels
 TRACKING = "track"  # how gymnasium's models name the camera that follows the body
 
 
+def import_mujoco() -> Any:
+    """mujoco, whatever MUJOCO_GL says: importing it loads that backend, and only pictures need one."""
+    chosen = os.environ.pop("MUJOCO_GL", None)
+    try:
+        return importlib.import_module("mujoco")
+    finally:
+        if chosen is not None:
+            os.environ["MUJOCO_GL"] = chosen
+
+
 def new_renderer(model: mujoco.MjModel) -> mujoco.Renderer:
     """An off-screen renderer; software rendering takes 16 ms a frame without shadows and antialiasing, 280 with."""
-    import mujoco
-
+    mujoco = import_mujoco()
+    mujoco.Renderer._gl_context = mujoco.Renderer._mjr_context = None  # so that a half-made one can be closed
     model.vis.quality.offsamples = 0
     try:
         _select_gl_backend()
@@ -36,31 +47,29 @@ def new_renderer(model: mujoco.MjModel) -> mujoco.Renderer:
 
 
 def _select_gl_backend() -> None:
-    """Let MuJoCo render without a screen where there is none, unless the user has chosen a backend."""
+    """Take the backend that the user has chosen; without a choice and without a screen, the one that needs none."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("MUJOCO_GL"):
         os.environ["MUJOCO_GL"] = "egl"
-        # mujoco reads the variable when it is imported, which has happened by now.
-        importlib.reload(importlib.import_module("mujoco.gl_context"))
+    # mujoco reads the variable when it is imported, which has happened by now.
+    importlib.reload(importlib.import_module("mujoco.gl_context"))
 
 
-def camera_of(env: Any) -> tuple[Callable[[], np.ndarray], Callable[[], None]]:
-    """(take a picture, free the renderer) of an environment made with render_mode="rgb_array"."""
+@contextmanager
+def camera(env: Any) -> Iterator[Callable[[], np.ndarray]]:
+    """Takes pictures of an environment made with render_mode="rgb_array", which is closed in the end."""
     inner = env.unwrapped
-    if not hasattr(inner, "model"):
-        return env.render, env.close  # it draws itself
-    renderer = new_renderer(inner.model)
-    names = [inner.model.camera(index).name for index in range(inner.model.ncam)]
-    camera = TRACKING if TRACKING in names else -1
+    with closing(env):
+        if not hasattr(inner, "model"):
+            yield env.render  # it draws itself
+            return
+        names = [inner.model.camera(index).name for index in range(inner.model.ncam)]
+        with closing(new_renderer(inner.model)) as renderer:
 
-    def picture() -> np.ndarray:
-        renderer.update_scene(inner.data, camera=camera)
-        return renderer.render()
+            def picture() -> np.ndarray:
+                renderer.update_scene(inner.data, camera=TRACKING if TRACKING in names else -1)
+                return renderer.render()
 
-    def close() -> None:
-        renderer.close()
-        env.close()
-
-    return picture, close
+            yield picture
 
 
 def put(env: Any, observation: np.ndarray) -> None:
@@ -78,16 +87,11 @@ def put(env: Any, observation: np.ndarray) -> None:
 
 def pictures_of(name: str, observations: np.ndarray) -> list[np.ndarray]:
     """The environment in the states of these observations."""
-    from smodice_cli.envs import registry
-
-    env = registry.make(name, render_mode="rgb_array")
+    env = envs.make(name, render_mode="rgb_array")
     env.reset(seed=0)
-    picture, close = camera_of(env)
-    try:
-        found = []
+    found = []
+    with camera(env) as picture:
         for observation in observations:
             put(env, observation)
             found.append(picture().copy())
-        return found
-    finally:
-        close()
+    return found

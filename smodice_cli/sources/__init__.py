@@ -1,1 +1,97 @@
-"""Where data come from: simulation and recorded files, all yielding blocks of whole episodes."""
+"""Where data come from, as users type it: SCHEME:NAME[#SELECTION]. A scheme is one module, and one line here.
+
+sim:pointmass-4direction#50000      simulate; a bare number counts transitions (sim:gym:ID-random: Gymnasium's own)
+d4rl:hopper-expert-v2#200           D4RL's files, cached or downloaded; `d4rl:` may be left out
+minari:mujoco/hopper/expert-v0      Minari's data sets, local or downloaded
+file:log.hdf5#200                   recorded data (in any of the layouts, see `layouts`)
+...#200                             the first trajectories (of a simulation: transitions)
+...#steps=5000  #episodes=10        the same, said outright
+...#traj=8                          one trajectory, counted from 0
+...#states=300  #success=300        states drawn at random; success states by the task's own test (experts only)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from smodice_cli.artifacts import Link, read_header
+from smodice_cli.envs import d4rl_tables
+from smodice_cli.errors import InputError, UsageError, nearest
+from smodice_cli.files import file_digest
+from smodice_cli.registry import Registry
+from smodice_cli.sources.source import ROW_SELECTIONS, STATE_SELECTIONS, Source
+
+SCHEMES: Registry[type[Source]] = Registry(
+    "scheme",
+    {
+        "sim": "smodice_cli.sources.sim:Simulation",
+        "d4rl": "smodice_cli.sources.d4rl:D4rl",
+        "minari": "smodice_cli.sources.minari:Minari",
+        "file": "smodice_cli.sources.file:File",
+    },
+)
+EXAMPLES = "e.g. hopper-random-v2, d4rl:hopper-expert-v2#200, sim:pointmass-4direction#50000 or file:log.hdf5#traj=8"
+
+
+def parse(text: str) -> Source:
+    """Take a source text apart; says what was expected where it cannot."""
+    body, hash_sign, selection = text.partition("#")
+    scheme, colon, name = body.partition(":")
+    if not colon:
+        scheme, name = "d4rl", body
+        if name not in d4rl_tables.urls():
+            close = nearest(body, sorted(d4rl_tables.urls())) if body else ""
+            hint = close if close.startswith("did") else EXAMPLES
+            raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION] or an id of D4RL's", hint)
+    if scheme not in SCHEMES:
+        raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION]", nearest(scheme, list(SCHEMES)))
+    if not name:
+        raise UsageError(f"source '{text}' names nothing after '{scheme}:'")
+    kind = SCHEMES[scheme]
+    return kind(text, scheme, name, *(_parse_selection(text, selection, kind.bare_number) if hash_sign else ()))
+
+
+def _parse_selection(text: str, selection: str, bare_number: str) -> tuple[str, int | None]:
+    """What is counted, and the number, which only `success` can do without."""
+    word, equals, number = selection.partition("=")
+    if not equals and word.isdecimal():
+        word, number = bare_number, word
+    known = [*ROW_SELECTIONS, *STATE_SELECTIONS]
+    if word not in known:
+        raise UsageError(f"source '{text}': unknown selection '#{word}'", nearest(word, known))
+    if not number and word == "success":
+        return word, None
+    if not number.isdecimal() or (int(number) == 0 and word != "traj"):
+        raise UsageError(f"source '{text}': '#{word}=' needs a positive whole number")
+    return word, int(number)
+
+
+def labels(found: Sequence[Source]) -> list[str]:
+    """What several sources are called, no two alike: more of the text where labels are, a number where that is."""
+    short = [source.label for source in found]
+    whole = [source.text if short.count(source.label) > 1 else source.label for source in found]
+    return [f"{name} ({whole[: i + 1].count(name)})" if whole.count(name) > 1 else name for i, name in enumerate(whole)]
+
+
+def linked_files(sources: Sequence[Source], folder: Path, *, fetch: bool = True) -> dict[str, Link]:
+    """The files sources depend on, policies included, by source text, with digests that tell when one has changed."""
+    digests: dict[Path, str] = {}
+    links = {}
+    for source in sources:
+        path = source.file(fetch=fetch)
+        if path is not None:
+            path = path.resolve()
+            digests[path] = digests.get(path) or _digest(path)
+            links[source.text] = Link(os.path.relpath(path, folder.resolve()), digests[path])
+    return links
+
+
+def _digest(path: Path) -> str:
+    """An artifact's own digest, or that of a foreign file's bytes."""
+    if path.suffix == ".safetensors":
+        with suppress(InputError):
+            return read_header(path).digest
+    return file_digest(path)

@@ -6,7 +6,6 @@ opens and has D4RL's columns gets the target's name.
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import os
 import urllib.error
@@ -17,6 +16,9 @@ from typing import IO, Any
 from smodice_cli.console import console
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, UsageError, nearest
+from smodice_cli.files import first_line, locked
+from smodice_cli.lazy import h5py
+from smodice_cli.sources.file import Recorded
 
 CHUNK = 1 << 20
 ATTEMPTS = 3  # connections tried in one run when the server stops half-way
@@ -25,99 +27,79 @@ NEEDED = ("observations", "actions", "rewards", "terminals")
 MEGABYTE = 1e6
 
 
-def folder() -> Path:
-    """D4RL's cache folder: D4RL_DATASET_DIR, or its default in the home folder."""
-    return Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
+class D4rl(Recorded):
+    """One of D4RL's data sets, by its id."""
 
+    @property
+    def path(self) -> Path:
+        """In D4RL's own cache folder, under the name that D4RL itself gives it."""
+        folder = Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
+        return folder / self.url.rsplit("/", 1)[1]
 
-def known(dataset: str) -> bool:
-    """Whether this is an id of D4RL's."""
-    return dataset in d4rl_tables.urls()
+    @property
+    def url(self) -> str:
+        """Where D4RL's server keeps it."""
+        return d4rl_tables.urls()[self.name]
 
+    def check(self, example: str) -> None:
+        known = sorted(d4rl_tables.urls())
+        if self.name not in known:
+            raise UsageError(f"source '{self.text}': D4RL has no data set '{self.name}'", nearest(self.name, known))
 
-def check_id(dataset: str, source: str) -> None:
-    """Refuse an unknown id, naming the nearest ones."""
-    if not known(dataset):
-        raise UsageError(f"source '{source}': D4RL has no data set '{dataset}'", nearest(dataset, list_ids()))
+    def file(self, *, fetch: bool = True) -> Path | None:
+        if fetch and not self.path.is_file():
+            with locked(self.path, self._refuse_to_wait):
+                if not self.path.is_file():  # another process may just have finished
+                    self._download(self.path.with_name(f"{self.path.name}.part"))
+        return self.path if self.path.is_file() else None
 
+    def _refuse_to_wait(self, _process: str) -> None:
+        raise InputError(f"{self.path.name} is being downloaded by another process", "wait for it to end")
 
-def list_ids() -> list[str]:
-    """Every known id."""
-    return sorted(d4rl_tables.urls())
-
-
-def path_of(dataset: str) -> Path:
-    """Where the file of a data set lies or would lie: under the name D4RL itself gives it."""
-    return folder() / d4rl_tables.urls()[dataset].rsplit("/", 1)[1]
-
-
-def fetch(dataset: str) -> Path:
-    """The local file of a data set, downloaded first if it is not there."""
-    target = path_of(dataset)
-    if not target.is_file():
-        _download(dataset, d4rl_tables.urls()[dataset], target)
-    return target
-
-
-def _download(dataset: str, url: str, target: Path) -> None:
-    part = target.with_name(f"{target.name}.part")
-    answer = _open(dataset, url, target, part)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(part, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            answer.close()
-            raise InputError(f"{target.name} is being downloaded by another process", "wait for it to end") from error
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                answer = _open(dataset, url, target, part)
-            total = _receive(answer, file, dataset)
-            if total is None or _size(file) == total:
+    def _download(self, part: Path) -> None:
+        for _ in range(ATTEMPTS):
+            answer = self._ask(part)
+            with open(part, "ab") as file:
+                total = _receive(answer, file, self.name)
+            done = part.stat().st_size
+            if total is None or done == total:
                 break
-    done = part.stat().st_size
-    if total is not None and done != total:
-        if not done:
+        if total is not None and done != total:
+            if not done:
+                part.unlink()
+            raise InputError(
+                f"the download of {self.path.name} stopped after {done / MEGABYTE:.1f} of {total / MEGABYTE:.1f} MB",
+                "run the same command again: it goes on from there",
+            )
+        if problem := unusable(part):
             part.unlink()
-        raise InputError(
-            f"the download of {target.name} stopped after {done / MEGABYTE:.1f} of {total / MEGABYTE:.1f} MB",
-            "run the same command again: it goes on from there",
-        )
-    problem = unusable(part)
-    if problem:
-        part.unlink()
-        raise InputError(f"what {url} sent is no D4RL file: {problem}", _by_hand(target))
-    with open(part, "rb") as whole:
-        os.fsync(whole.fileno())
-    os.replace(part, target)
+            raise InputError(f"what {self.url} sent is no D4RL file: {problem}", self._by_hand)
+        with open(part, "rb") as whole:
+            os.fsync(whole.fileno())
+        os.replace(part, self.path)
 
+    def _ask(self, part: Path) -> Any:
+        """The server's answer, from where the part ends; every way to fail is one sentence."""
+        have = part.stat().st_size if part.exists() else 0
+        request = urllib.request.Request(self.url, headers={"Range": f"bytes={have}-"} if have else {})
+        try:
+            return urllib.request.urlopen(request, timeout=TIMEOUT)
+        except urllib.error.HTTPError as error:
+            if error.code == 416:  # the part is as long as the file or longer
+                return error
+            raise InputError(f"{self.url} answered {error.code} ({error.reason})", self._by_hand) from error
+        except (OSError, http.client.HTTPException) as error:
+            host = self.url.split("/")[2]
+            reason = getattr(error, "reason", None) or error
+            raise InputError(
+                f"{self.name} is not on this machine and {host} cannot be reached ({reason}): "
+                f"put {self.path.name} into {self.path.parent}",
+                "or make the data instead: sources that start with sim: need no network",
+            ) from error
 
-def _open(dataset: str, url: str, target: Path, part: Path) -> Any:
-    """The server's answer, from where the part ends; every way to fail is one sentence."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        return urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # the part is as long as the file or longer
-            return error
-        raise InputError(f"{url} answered {error.code} ({error.reason})", _by_hand(target)) from error
-    except (OSError, http.client.HTTPException) as error:
-        host = url.split("/")[2]
-        reason = getattr(error, "reason", None) or error
-        raise InputError(
-            f"{dataset} is not on this machine and {host} cannot be reached ({reason}): "
-            f"put {target.name} into {target.parent}",
-            "or make the data instead: sources that start with sim: need no network",
-        ) from error
-
-
-def _by_hand(target: Path) -> str:
-    return f"get {target.name} elsewhere and put it into {target.parent}"
-
-
-def _size(file: IO[bytes]) -> int:
-    return os.fstat(file.fileno()).st_size
+    @property
+    def _by_hand(self) -> str:
+        return f"get {self.path.name} elsewhere and put it into {self.path.parent}"
 
 
 def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
@@ -126,19 +108,17 @@ def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
     A part that is not a beginning of the server's file is emptied, so that the next attempt starts anew.
     """
     with answer:
+        have = os.fstat(file.fileno()).st_size
         place, _, whole = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        if answer.status not in (206, 416):  # the whole file
+            file.truncate(0)
+            whole = answer.headers.get("Content-Length", "")
         total = int(whole) if whole.isdigit() else None
-        if answer.status == 416:
-            if total != _size(file):
-                file.truncate(0)
+        if answer.status == 416 and total == have:
             return total
-        if answer.status == 206 and place.partition("-")[0] != str(_size(file)):
+        if answer.status == 416 or (answer.status == 206 and place.partition("-")[0] != str(have)):
             file.truncate(0)
             return total
-        if answer.status != 206:
-            file.truncate(0)
-            length = answer.headers.get("Content-Length", "")
-            total = int(length) if length.isdigit() else None
         with console.progress(f"download {dataset}", round((total or 0) / MEGABYTE), unit="MB") as bar:
             try:
                 while chunk := answer.read(CHUNK):
@@ -152,11 +132,9 @@ def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
 
 def unusable(path: Path) -> str:
     """Why a file cannot be a D4RL data set, or ''."""
-    import h5py
-
     try:
         with h5py.File(path, "r") as file:
             missing = [name for name in NEEDED if name not in file]
             return f"it has no '{missing[0]}'" if missing else ""
     except OSError as error:
-        return f"it does not open as HDF5 ({str(error).splitlines()[0]})"
+        return f"it does not open as HDF5 ({first_line(error)})"

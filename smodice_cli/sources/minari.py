@@ -10,8 +10,30 @@ from pathlib import Path
 
 from smodice_cli.console import console
 from smodice_cli.errors import InputError, UsageError, nearest
+from smodice_cli.files import first_line
+from smodice_cli.sources.file import Recorded
 
 DATA = Path("data") / "main_data.hdf5"
+
+
+class Minari(Recorded):
+    """One of Minari's data sets, by its id."""
+
+    def check(self, example: str) -> None:
+        """Refuse what cannot be an id: it would name a place outside Minari's folder, or it has no version."""
+        parts = self.name.split("/")
+        stem, dash_v, version = parts[-1].rpartition("-v")
+        if not all(parts) or ".." in parts or not (stem and dash_v and version.isdigit()):
+            raise UsageError(f"source '{self.text}': expected a Minari id such as minari:mujoco/hopper/expert-v0")
+
+    def file(self, *, fetch: bool = True) -> Path | None:
+        """The data file, downloaded through the minari package first if it is not there."""
+        place = folder() / self.name
+        if fetch and not (place / DATA).is_file():
+            if place.exists():
+                raise InputError(f"{place} has no {DATA}: only Minari's HDF5 storage is read")
+            _download(self.name, place)
+        return place / DATA if (place / DATA).is_file() else None
 
 
 def folder() -> Path:
@@ -19,35 +41,10 @@ def folder() -> Path:
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
-def path_of(dataset: str) -> Path:
-    """Where the data of an id lie or would lie."""
-    return folder() / dataset / DATA
-
-
-def check_id(dataset: str, source: str) -> None:
-    """Refuse what cannot be an id: it would name a place outside Minari's folder, or it has no version."""
-    parts = dataset.split("/")
-    stem, dash_v, version = parts[-1].rpartition("-v")
-    if not all(parts) or ".." in parts or not (stem and dash_v and version.isdigit()):
-        raise UsageError(f"source '{source}': expected a Minari id such as minari:mujoco/hopper/expert-v0")
-
-
 def local_ids() -> list[str]:
     """The ids on this machine."""
     root = folder()
     return sorted(str(path.parent.parent.relative_to(root)) for path in root.glob(f"**/{DATA}"))
-
-
-def fetch(dataset: str) -> Path:
-    """The local data file of an id, downloaded through the minari package first if it is not there."""
-    target = path_of(dataset)
-    if target.is_file():
-        return target
-    place = target.parent.parent
-    if place.exists():
-        raise InputError(f"{place} has no {DATA}: only Minari's HDF5 storage is read")
-    _download(dataset, place)
-    return target
 
 
 def _download(dataset: str, place: Path) -> None:
@@ -57,9 +54,9 @@ def _download(dataset: str, place: Path) -> None:
     except ImportError as error:
         raise InputError(
             f"minari:{dataset} is not in {folder()}, and downloading it needs the minari package",
-            f"pip install 'smodice[minari]', or put the file at {path_of(dataset)}",
+            f"pip install 'smodice[minari]', or put the file at {place / DATA}",
         ) from error
-    before, wanted = os.environ.get("MINARI_DATASETS_PATH"), path_of(dataset)
+    before = os.environ.get("MINARI_DATASETS_PATH")
     here = nearest(dataset, local_ids()) or "none"
     existing = next(parent for parent in place.parents if parent.exists())
     with tempfile.TemporaryDirectory(dir=existing, prefix=".minari.") as scratch:
@@ -70,10 +67,10 @@ def _download(dataset: str, place: Path) -> None:
                 warnings.simplefilter("ignore")
                 minari.download_dataset(dataset)
         except Exception as error:  # the package's remotes fail in their own ways: no network, no such id, no client
-            reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+            reason = first_line(error).rstrip(".")
             raise InputError(
                 f"minari:{dataset} is not on this machine and could not be downloaded ({reason})",
-                f"put its data at {wanted}; on this machine: {here}",
+                f"put its data at {place / DATA}; on this machine: {here}",
             ) from error
         finally:
             os.environ.pop("MINARI_DATASETS_PATH")

@@ -2,95 +2,115 @@
 
 from __future__ import annotations
 
-import time
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from smodice_cli import artifacts
+from smodice_cli import artifacts, envs, rollout
 from smodice_cli.algos.acting import SNAPSHOT_STEPS, NumpyPolicy
-from smodice_cli.artifacts import Header
-from smodice_cli.config import EvalConfig
+from smodice_cli.artifacts import Artifact, Header
+from smodice_cli.config import Config as BaseConfig
+from smodice_cli.config import setting
 from smodice_cli.console import console
-from smodice_cli.envs import registry
+from smodice_cli.engine import Context, Output, Stage, beside
+from smodice_cli.envs import Environment
 from smodice_cli.errors import InputError
+from smodice_cli.lazy import np
 from smodice_cli.parallel import ordered_map
-from smodice_cli.stages.runner import Job, Options, Result, run
 
-STAGE = "eval"
 BOOTSTRAP = 2000  # resamples for the interval of the mean
-# Environment, absorbing, stochastic, seed, episode number; policy file, its digest, which of its snapshots.
-Task = tuple[str, bool, bool, int, int, Path, str, int | None]
 
 
-def scores_path(policy: Path) -> Path:
-    """Where the scores of a policy lie: policy.safetensors -> eval.json, x.safetensors -> x.eval.json."""
-    return policy.with_name("eval.json" if policy.stem == "policy" else f"{policy.stem}.eval.json")
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """eval: episodes of the policy in the simulator."""
+
+    episodes: int = setting(20, "number of episodes", flag="--episodes", gt=0)
+    stochastic: bool = setting(
+        False, "sample actions instead of taking tanh(mean)", flag="--stochastic/--deterministic"
+    )
+    curve_episodes: int = setting(10, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 
 
-def evaluate(policy: Path, out: Path, config: EvalConfig, seed: int, options: Options) -> Result:
-    """Score a policy artifact in the environment it was trained for."""
-    inputs = {"policy": artifacts.load(policy, "policy")}
-    registry.refuse_without_simulator(inputs["policy"].header.metrics["env"])
-    if config.curve_episodes and "snapshots" in inputs["policy"].header.outputs:
-        try:
-            inputs["snapshots"] = artifacts.follow(inputs["policy"], "snapshots", "snapshots")
-        except InputError as error:
-            console.warn(f"no curve over training: {error.message}")
-    return run(Job(STAGE, "eval", out, config, seed, inputs, options), _work)
+class Evaluate(Stage):
+    """policy.safetensors -> eval.json."""
+
+    name, kind, file, section = "eval", "eval", "eval.json", "eval"
+    Config = Config
+    simulates = films = True
+    instead_of_steps = "use --episodes"
+    help = "Score the policy in the simulator; writes [bold]eval.json[/] (x.eval.json for x.safetensors)."
+    examples = (
+        "smodice eval --policy runs/pm/policy.safetensors --episodes 100 --json",
+        "smodice eval --policy runs/pm/policy.safetensors --stochastic --out runs/pm/eval-sampled.json",
+        "smodice eval --policy runs/pm/policy.safetensors --video runs/pm/episode.gif",
+    )
+
+    def starts_from(self, algo: str) -> str:
+        return "policy"
+
+    def applies(self, configs: Mapping[str, Any]) -> bool:
+        return envs.can_simulate(configs["dataset"].env)
+
+    def takes(self, header: Header) -> bool:
+        return envs.can_simulate(header.metrics["env"])
+
+    def place(self, start: Path | None, config: Any, folder: Path) -> Path:
+        assert start is not None
+        return beside(start, "policy.safetensors", self.file)
+
+    def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
+        found = {"policy": artifacts.load(start, "policy")}
+        envs.check_simulator(found["policy"].header.metrics["env"])
+        if config.curve_episodes and "snapshots" in found["policy"].header.outputs:
+            try:
+                found["snapshots"] = artifacts.follow(found["policy"], "snapshots", "snapshots")
+            except InputError as error:
+                console.warn(f"no curve over training: {error.message}")
+        return found
+
+    def work(self, context: Context) -> list[Output]:
+        config, policy = context.config, context.inputs["policy"]
+        env = envs.find(policy.header.metrics["env"])
+        actors: list[tuple[Artifact, int | None, int]] = [(policy, None, config.episodes)]  # with their episodes
+        steps: list[int] = []
+        if snapshots := context.inputs.get("snapshots"):
+            steps = snapshots.arrays[SNAPSHOT_STEPS].tolist()
+            actors += [(snapshots, index, config.curve_episodes) for index in range(len(steps))]
+        tasks = [(who.path, who.header.digest, index, number) for who, index, size in actors for number in range(size)]
+        play = partial(_episode, env.name, policy.header.metrics["absorbing"], config.stochastic, context.seed)
+        found: list[dict[str, Any]] = []
+        with console.progress(self.name, len(tasks)) as bar:
+            for episode in ordered_map(play, tasks, min(context.options.threads, len(tasks))):
+                found.append(episode)
+                bar.update(len(found), mean_return=float(np.mean([e["return"] for e in found[: config.episodes]])))
+        rest = iter(found)
+        episodes, *parts = [list(islice(rest, size)) for _, _, size in actors]
+        payload = summary(episodes, env, policy.header.metrics.get("expert_return"))
+        payload["curve"] = [{"step": step} | _point(part, env) for step, part in zip(steps, parts, strict=True)]
+        return [Output(payload, payload["score"])]
+
+    def tell(self, header: Header) -> tuple[dict[str, Any], list[str]]:
+        return {"score": header.metrics}, [score_line(header.metrics)]
 
 
-def _work(job: Job, began: float) -> Header:
-    config: EvalConfig = job.config
-    artifact = job.inputs["policy"]
-    env = registry.spec(artifact.header.metrics["env"])
-    absorbing = artifact.header.metrics["absorbing"]
-    snapshots = job.inputs.get("snapshots")
-    steps = snapshots.arrays[SNAPSHOT_STEPS].tolist() if snapshots else []
-    who = (env.name, absorbing, config.stochastic, job.seed)
-    tasks: list[Task] = [
-        (*who, number, artifact.path, artifact.header.digest, None) for number in range(config.episodes)
-    ]
-    if snapshots:
-        source = (snapshots.path, snapshots.header.digest)
-        tasks += [(*who, number, *source, at) for at in range(len(steps)) for number in range(config.curve_episodes)]
-    found: list[dict[str, Any]] = []
-    with console.progress(STAGE, len(tasks)) as bar:
-        for episode in ordered_map(_episode, tasks, min(job.options.threads, len(tasks))):
-            found.append(episode)
-            bar.update(len(found), mean_return=float(np.mean([e["return"] for e in found[: config.episodes]])))
-    episodes, rest = found[: config.episodes], found[config.episodes :]
-    payload = summary(episodes, env, artifact.header.metrics.get("expert_return"))
-    per_point = config.curve_episodes
-    payload["curve"] = [
-        {"step": step} | _point(rest[i * per_point : (i + 1) * per_point], env) for i, step in enumerate(steps)
-    ]
-    header = job.header(metrics=payload["score"], seconds=time.monotonic() - began)
-    return artifacts.write_json(job.out, header, payload)
-
-
-def _episode(task: Task) -> dict[str, Any]:
-    """One episode, seeded by its number, so that any number of processes gives the same scores."""
-    name, absorbing, stochastic, seed, number, *which = task
-    env, policy = _environment(name), _policy(*which)
-    rng = np.random.default_rng([seed, number])
-    observation, info = env.reset(seed=int(rng.integers(2**31)))
-    total, length, terminated, truncated = 0.0, 0, False, False
-    while not (terminated or truncated):
-        state = np.append(observation, 0.0) if absorbing else observation
-        observation, reward, terminated, truncated, info = env.step(policy.act(state, rng if stochastic else None))
-        total += float(reward)
+def _episode(
+    name: str, absorbing: bool, stochastic: bool, seed: int, task: tuple[Path, str, int | None, int]
+) -> dict[str, Any]:
+    """One episode of a policy (see `_policy`; last its number), for a process of its own."""
+    *which, number = task
+    rng, reset_seed = rollout.seeded(seed, number)
+    sampling = rng if stochastic else None
+    _, steps = rollout.begin(rollout.environment(name), _policy(*which), sampling, reset_seed, absorbing=absorbing)
+    total, length = 0.0, 0
+    for step in steps:
+        total += float(step.reward)
         length += 1
-    ended = "terminated" if terminated else "time limit"
-    outcome = {"return": total, "length": length, "ended": ended}
-    return outcome | ({"success": bool(info["success"])} if "success" in info else {})
-
-
-@cache
-def _environment(name: str) -> Any:
-    return registry.make(name)
+    outcome = {"return": total, "length": length, "ended": "terminated" if step.terminated else "time limit"}
+    return outcome | ({"success": bool(step.info["success"])} if "success" in step.info else {})
 
 
 @lru_cache(1)
@@ -99,15 +119,15 @@ def _policy(path: Path, digest: str, index: int | None) -> NumpyPolicy:
     found = artifacts.read_any(path)
     if found.header.digest != digest:
         raise InputError(f"{path} was replaced while it was being evaluated", "run smodice eval again")
-    return NumpyPolicy(
-        found.arrays if index is None else {name: tensor[index] for name, tensor in found.arrays.items()}
-    )
+    tensors = found.arrays
+    return NumpyPolicy(tensors if index is None else {name: tensor[index] for name, tensor in tensors.items()})
 
 
-def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return: float | None) -> dict[str, Any]:
+def summary(episodes: list[dict[str, Any]], env: Environment, expert_return: float | None) -> dict[str, Any]:
     """Mean, spread, a 95 % bootstrap interval of the mean, and the normalized scores."""
     score = _point(episodes, env)
     returns = np.array([episode["return"] for episode in episodes])
+    # Two lines of numpy: scipy.stats takes a second to import, and its interval of equal returns is not a number.
     draws = np.random.default_rng(0).choice(returns, (BOOTSTRAP, len(returns))).mean(axis=1)
     low, high = np.quantile(draws, [0.025, 0.975])
     score["interval_95"] = [float(low), float(high)]
@@ -120,7 +140,7 @@ def summary(episodes: list[dict[str, Any]], env: registry.EnvSpec, expert_return
     return {"env": env.name, "score": score, "per_episode": episodes}
 
 
-def _point(episodes: list[dict[str, Any]], env: registry.EnvSpec) -> dict[str, Any]:
+def _point(episodes: list[dict[str, Any]], env: Environment) -> dict[str, Any]:
     """The figures that a score and a point of the curve share."""
     returns = np.array([episode["return"] for episode in episodes])
     point = {
@@ -132,3 +152,14 @@ def _point(episodes: list[dict[str, Any]], env: registry.EnvSpec) -> dict[str, A
     if "success" in episodes[0]:
         point["success_rate"] = float(np.mean([episode["success"] for episode in episodes]))
     return point
+
+
+def score_line(score: dict[str, Any]) -> str:
+    """One line for people: success or return, with its interval."""
+    low, high = score["interval_95"]
+    text = f"score [bold]{score['normalized']:.1f}[/]  return {score['mean_return']:.2f} (95 % {low:.2f} to {high:.2f})"
+    if "success_rate" in score:
+        text += f"  success {100 * score['success_rate']:.0f} %"
+    if "of_expert" in score:
+        text += f"  {score['of_expert']:.0f} % of the expert's return"
+    return f"{text}  over {score['episodes']} episodes"

@@ -2,114 +2,116 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-import torch
+from typing import Any
 
 from smodice_cli import artifacts
-from smodice_cli.algos.nets import TanhGaussianPolicy, initialise
-from smodice_cli.artifacts import Artifact, Header
-from smodice_cli.config import PolicyConfig, check_together
+from smodice_cli.algos import ALGORITHMS, PolicyConfig, PolicyLearner, discriminator
+from smodice_cli.algos.acting import SNAPSHOT_STEPS
+from smodice_cli.artifacts import Artifact
+from smodice_cli.config import Config as BaseConfig
 from smodice_cli.data import Dataset
-from smodice_cli.errors import InputError, UsageError
-from smodice_cli.methods import METHODS
-from smodice_cli.stages import td3, train_disc
-from smodice_cli.stages.learners import cloning
-from smodice_cli.stages.runner import Job, Options, Result, run
-from smodice_cli.stages.snapshots import Snapshots, snapshots_path
-from smodice_cli.stages.trainer import State, fit, prepare
-
-STAGE = "train-policy"
+from smodice_cli.engine import Context, Output, Stage, with_dataset
+from smodice_cli.errors import ConfigError, InputError
+from smodice_cli.lazy import Tensor, np, torch
+from smodice_cli.stages import maker
+from smodice_cli.training import fit, prepare
 
 
-def train_policy(
-    given: Mapping[str, Path | None], out: Path, config: PolicyConfig, seed: int, options: Options
-) -> Result:
-    """Train the policy of `config.algo` from the artifact it needs: `given` holds one of data, disc and value."""
-    check_together(config)
-    start = starting_point(config.algo, given)
-    inputs = _inputs(config.algo, start)
-    beside = {"snapshots": snapshots_path(out)} if config.snapshots else {}
-    return run(Job(STAGE, "policy", out, config, seed, inputs, options, beside=beside), _work)
+class TrainPolicy(Stage):
+    """What an algorithm starts from -> policy.safetensors, with snapshots of it over the training."""
 
-
-def starting_point(algo: str, given: Mapping[str, Path | None]) -> Path:
-    """The one artifact that the algorithm starts from; refuses another, or more."""
-    needed = METHODS[algo].needs
-    named = {name: path for name, path in given.items() if path is not None}
-    path = named.pop(needed, None)
-    if path is None or named:
-        instead = f", not from --{' and --'.join(named)}" if named else ""
-        raise UsageError(
-            f"{algo} starts from --{needed}{instead}", f"smodice train-policy --algo {algo} --{needed} FILE"
-        )
-    return path
-
-
-def _inputs(algo: str, start: Path) -> dict[str, Artifact]:
-    """What the algorithm reads, found from its starting point, and refused where it is another algorithm's."""
-    needed = METHODS[algo].needs
-    first = artifacts.load(start, "dataset" if needed == "data" else needed)
-    if needed == "data":
-        if METHODS[algo].expert_actions:
-            Dataset.of(first).expert_pairs()  # says why, where there are none
-        td3.refuse_data(algo, first)
-        return {"dataset": first}
-    if needed == "disc":
-        train_disc.refuse_other(first, algo)
-        return {"disc": first, "dataset": artifacts.follow(first, "dataset", "dataset")}
-    if (found := first.header.config.get("algo", "smodice")) != algo:
-        raise InputError(f"{start} holds {found}'s V, not {algo}'s", f"smodice train-value --algo {algo} makes one")
-    weights = artifacts.follow(first, "weights", "weights")
-    return {"weights": weights, "dataset": artifacts.follow(weights, "dataset", "dataset")}
-
-
-def new_policy(dataset: Dataset, hidden: int, generator: torch.Generator) -> TanhGaussianPolicy:
-    """A policy for this dataset, initialised."""
-    mean, std, low, high = (
-        torch.from_numpy(np.array(dataset[name])) for name in ("mean", "std", "action_low", "action_high")
+    name, kind, file, section = "train-policy", "policy", "policy.safetensors", "policy"
+    Config = PolicyConfig
+    by_algorithm = True
+    companions = {"snapshots": ".snapshots.safetensors"}
+    curves = (("loss", "policy: loss"),)
+    help = "Clone the offline actions, weighted by the importance weights; with --algo, learn as a baseline does."
+    examples = (
+        "smodice train-policy --value runs/pm/value.safetensors",
+        "smodice train-policy --value runs/pm/value.safetensors --loss nll --sampling uniform",
+        "smodice train-policy --algo bc --data runs/pm/dataset.h5 --out runs/pm/bc.safetensors",
+        "smodice train-policy --algo oril --disc runs/pm/disc.safetensors --out runs/pm/oril.safetensors",
     )
-    policy = TanhGaussianPolicy(mean, std, low, high, hidden)
-    initialise(policy, generator)
-    return policy
+
+    def starts_from(self, algo: str) -> str:
+        return ALGORITHMS[algo].starts_from
+
+    def config_of(self, algo: str) -> type[BaseConfig]:
+        return ALGORITHMS[algo].Config
+
+    def check_chain(self, algo: str, configs: Mapping[str, Any]) -> None:
+        if ALGORITHMS[algo].expert_actions and not configs["dataset"].expert_actions:
+            raise ConfigError(
+                f"{algo} learns from the expert's actions, which imitation from observations never reads",
+                "give them to it with expert_actions = true in [dataset], or --set dataset.expert_actions=true",
+            )
+
+    def writes(self, config: Any) -> list[str]:
+        return list(self.companions) if config.snapshots else []
+
+    def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
+        """What the algorithm reads, refused where it is another algorithm's."""
+        algo = config.algo
+        first = artifacts.load(start, self.starts_from(algo))
+        if first.header.config.get("algo", algo) != algo:
+            raise InputError(
+                f"{start} holds {first.header.config['algo']}'s V, not {algo}'s",
+                f"smodice {first.header.stage} --algo {algo} makes one",
+            )
+        if first.header.kind == "disc":
+            discriminator.check_kind(first, algo)
+        if handed := maker(first.header.kind).hands_on:
+            first = artifacts.follow(first, handed, handed)
+        found = with_dataset(first)
+        ALGORITHMS[algo].accepts(Dataset.of(found["dataset"]))
+        return found
+
+    def work(self, context: Context) -> list[Output]:
+        config = context.config
+        data = Dataset.of(context.inputs["dataset"])
+        generator, device = prepare(context.seed, context.options)
+        (*upstream, _) = context.inputs.values()
+        arrays = upstream[0].arrays if upstream else {}
+        learner = ALGORITHMS[config.algo].learner(data, config, arrays, generator, device)
+        snapshots = Snapshots(learner)
+        done = fit(snapshots, context)
+        metrics = {"env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
+        made = [Output(learner.kept.state_dict(), metrics)]
+        return made + ([Output(snapshots.stack(done), metrics, kind="snapshots")] if config.snapshots else [])
 
 
-def _work(job: Job, began: float) -> Header:
-    config: PolicyConfig = job.config
-    dataset = Dataset.of(job.inputs["dataset"])
-    generator, device = prepare(job)
-    policy = new_policy(dataset, config.hidden, generator).to(device)
-    if config.loss == "mse":
-        policy.narrow()
-    parts = (job, dataset, policy, generator, device)
-    learner = td3.LEARNERS[config.algo](*parts).learner() if config.algo in td3.LEARNERS else cloning(*parts)
-    snapshots = Snapshots(learner.kept, config.snapshots, config.steps)
+class Snapshots(PolicyLearner):
+    """A learner that also keeps its policy at evenly spaced steps, so that eval can show the return over training."""
 
-    def update(step: int) -> dict[str, torch.Tensor]:
-        info = learner.update(step)
-        snapshots.take(step + 1, learner.kept)
+    def __init__(self, inner: PolicyLearner) -> None:
+        self.inner, self.config, self.kept = inner, inner.config, inner.kept
+        self.schedule, self.shown, self.notes = inner.schedule, inner.shown, inner.notes
+        count, steps = self.config.snapshots, self.config.steps
+        marks = np.unique(np.linspace(0, steps, count + 1).round()).astype(np.int64)[1:-1]
+        self.steps = torch.from_numpy(marks)
+        self.stacked = {
+            name: torch.zeros(len(marks), *tensor.shape, dtype=tensor.dtype)
+            for name, tensor in self.kept.state_dict().items()
+        }
+        self.state = inner.state
+        self.state.extra |= {f"snapshot/{name}": tensor for name, tensor in self.stacked.items()}
+
+    def update(self, step: int) -> dict[str, Tensor]:
+        info = self.inner.update(step)
+        for index in torch.nonzero(self.steps == step + 1).flatten().tolist():
+            for name, tensor in self.kept.state_dict().items():
+                self.stacked[name][index] = tensor.cpu()
         return info
 
-    state = State(learner.modules, learner.optimisers, generator, {**learner.extra, **snapshots.state()})
-    done = fit(
-        job,
-        state,
-        update,
-        steps=config.steps,
-        lr=config.lr,
-        schedule=learner.schedule,
-        shown=learner.shown,
-        check=learner.check,
-    )
-    metrics = {
-        "env": dataset.env,
-        "absorbing": dataset.absorbing,
-        "expert_return": job.inputs["dataset"].header.metrics["expert_return"],
-    }
-    seconds = time.monotonic() - began
-    outputs = snapshots.write(job, learner.kept, done, metrics, seconds)
-    header = job.header(metrics=metrics, outputs=outputs, seconds=seconds)
-    return artifacts.write_safetensors(job.out, header, learner.kept.state_dict())
+    def check(self) -> tuple[dict[str, float], bool]:
+        return self.inner.check()
+
+    def stack(self, done: int) -> dict[str, Tensor]:
+        """All of them, the finished policy last, which may come before the last step that was planned."""
+        taken = int((self.steps < done).sum())
+        tensors = {SNAPSHOT_STEPS: torch.cat([self.steps[:taken], torch.tensor([done])])}
+        for name, tensor in self.kept.state_dict().items():
+            tensors[name] = torch.cat([self.stacked[name][:taken], tensor.cpu()[None]])
+        return tensors

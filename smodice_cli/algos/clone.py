@@ -1,0 +1,183 @@
+"""Behaviour cloning under weights (Eq. 16; D8): what smodice's policy, bc and bc-expert-only are."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, nets
+from smodice_cli.algos.losses import average, policy_entropy, policy_mse, policy_nll
+from smodice_cli.algos.sampling import row_sampler
+from smodice_cli.artifacts import Arrays
+from smodice_cli.config import setting
+from smodice_cli.data import Dataset
+from smodice_cli.errors import ConfigError
+from smodice_cli.lazy import Device, Generator, Tensor, np, torch
+from smodice_cli.training import Adam, State, descend, flatten, held_out
+
+WATCHED = 8192  # held-out rows on which the loss is measured
+
+
+@dataclass(frozen=True)
+class Config(PolicyConfig):
+    """train-policy by cloning."""
+
+    loss: str = setting(
+        "mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)", choices=("nll", "mse"), flag=True
+    )
+    schedule: str = setting("cosine", "learning rate over the steps", choices=("constant", "cosine"))
+    average: float = setting(
+        0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
+    )
+    entropy: bool = setting(
+        False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", flag=True
+    )
+
+    def check(self) -> None:
+        if self.entropy and self.loss != "nll":
+            raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
+
+
+@dataclass(frozen=True)
+class TrajectoryConfig(Config):
+    """The same of whole trajectories, of which some can be held out."""
+
+    holdout: float = setting(0.0, "share of the trajectories kept out of training to watch the loss", ge=0, lt=1)
+    patience: int = setting(0, "checks without a lower held-out loss before stopping; 0 never stops", ge=0)
+
+    def check(self) -> None:
+        super().check()
+        if self.patience and not self.holdout:
+            raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
+
+
+def new_policy(data: Dataset, hidden: int, generator: Generator) -> nets.TanhGaussianPolicy:
+    """A policy for these data, initialised."""
+    mean, std, low, high = (torch.tensor(data[name]) for name in ("mean", "std", "action_low", "action_high"))
+    return nets.initialise(nets.TanhGaussianPolicy(mean, std, low, high, hidden), generator)
+
+
+class CloneLearner(PolicyLearner):
+    """Weighted behaviour cloning of rows of states and actions.
+
+    Rows are drawn in proportion to their weight, or uniformly among those with any and weighted in the loss. `held`
+    marks rows that are kept out of training, to watch the loss on.
+    """
+
+    shown = ("loss", "entropy", "held_out")
+
+    def __init__(
+        self,
+        policy: nets.TanhGaussianPolicy,
+        states: np.ndarray,
+        actions: np.ndarray,
+        weights: np.ndarray,
+        config: Any,
+        generator: Generator,
+        device: Device,
+        *,
+        counts: np.ndarray | None = None,
+        uniform: bool = False,
+        held: np.ndarray | None = None,
+    ) -> None:
+        self.config, self.generator, self.device = config, generator, device
+        self.schedule, self.policy = config.schedule, policy.to(device)
+        if config.loss == "mse":
+            policy.narrow()
+        averaged = copy.deepcopy(policy)
+        self.flat_average = flatten(averaged.parameters())
+        self.kept = averaged if config.average else policy
+        self.log_temperature = torch.nn.Parameter(torch.zeros((), device=device))
+        self.optimisers = {"policy": Adam(policy.parameters(), config.lr)}
+        if config.entropy:
+            self.optimisers["temperature"] = Adam([self.log_temperature], config.lr)
+        counts = np.ones(len(weights)) if counts is None else counts
+        self.watched = None
+        if held is not None:
+            self.watched = row_sampler(weights * held, generator)(WATCHED) if (weights * held).any() else None
+            counts, weights = counts * ~held, weights * ~held
+        self.states, self.actions = torch.from_numpy(states), torch.from_numpy(actions)
+        self.sample = row_sampler(counts if uniform else weights, generator)
+        self.row_weights = torch.from_numpy(weights / weights[counts > 0].mean() if uniform else counts).float()
+        self.record = torch.tensor([np.inf, 0.0], dtype=torch.float64)  # lowest held-out loss, checks since
+        self.state = State(
+            {"policy": policy, "averaged": averaged},
+            self.optimisers,
+            generator,
+            {"log_temperature": self.log_temperature.data, "record": self.record},
+        )
+
+    def update(self, step: int) -> dict[str, Tensor]:
+        config, rows = self.config, self.sample(self.config.batch)
+        w = self.row_weights.index_select(0, rows).to(self.device)
+        loss, mean, log_std = self._loss(self.policy, rows, w)
+        info = {"loss": loss.detach()}
+        if config.entropy and log_std is not None:
+            noise = torch.randn(mean.shape, generator=self.generator).to(self.device)
+            entropy = policy_entropy(mean, log_std, noise)
+            surplus = entropy.detach() + mean.shape[1]  # target entropy -|A|
+            temperature = self.log_temperature
+            loss = loss - temperature.exp().detach() * entropy + temperature * surplus
+            info |= {"entropy": entropy.detach(), "temperature": temperature.detach().exp()}
+        descend(loss, self.optimisers.values())
+        if config.average:
+            # With Adam's correction of the start: the untrained weights have no part in it.
+            fresh = (1 - config.average) / (1 - config.average ** (step + 1))
+            average(self.flat_average, self.optimisers["policy"].flat, 1 - fresh)
+        return info
+
+    def _loss(self, policy: nets.TanhGaussianPolicy, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        states, taken = (column.index_select(0, rows).to(self.device) for column in (self.states, self.actions))
+        if self.config.loss == "mse":
+            mean = policy.centre(states)
+            return policy_mse(mean, policy.unit(taken), w), mean, None
+        mean, log_std = policy(states)
+        return policy_nll(mean, log_std, policy.unit(taken), w), mean, log_std
+
+    def check(self) -> tuple[dict[str, float], bool]:
+        """The loss on held-out trajectories, and whether it has not fallen for `patience` checks."""
+        if self.watched is None:
+            return {}, False
+        with torch.no_grad():
+            loss = float(self._loss(self.kept, self.watched, torch.ones(len(self.watched), device=self.device))[0])
+        record = self.record
+        record[1] += 1
+        if loss < record[0]:
+            record[0], record[1] = loss, 0.0
+        return {"held_out": loss}, bool(self.config.patience and record[1] >= self.config.patience)
+
+
+def clone_rows(
+    data: Dataset, weights: np.ndarray | None, config: Any, generator: Generator, device: Device, uniform: bool = False
+) -> CloneLearner:
+    """Cloning of the offline rows, under equal weights where none are given; an absorbing end has no action."""
+    policy = new_policy(data, config.hidden, generator)
+    real = data.real_rows().astype(np.float64)
+    columns = data["observations"], data["actions"], real if weights is None else np.where(real, weights, 0.0)
+    held = None
+    if config.holdout:
+        lengths = np.diff(data.offsets)
+        held = np.repeat(held_out(len(lengths), config.holdout, generator), lengths)
+    return CloneLearner(policy, *columns, config, generator, device, counts=real, uniform=uniform, held=held)
+
+
+class BC(Algorithm):
+    """Behaviour cloning of all rows alike."""
+
+    Config = TrajectoryConfig
+
+    def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
+        return clone_rows(data, None, config, rng, device)
+
+
+class BCExpertOnly(Algorithm):
+    """Behaviour cloning of the expert's own states and actions."""
+
+    Config = Config
+    expert_actions = True
+
+    def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
+        states, actions = data.expert_pairs()
+        policy = new_policy(data, config.hidden, rng)
+        return CloneLearner(policy, states, actions, np.ones(len(states)), config, rng, device)

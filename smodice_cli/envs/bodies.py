@@ -1,0 +1,97 @@
+"""The MuJoCo locomotion tasks with D4RL's (v2) conventions on current gymnasium, and two mismatched bodies.
+
+gymnasium's v5 classes differ from v2 in three ways, all undone here: Walker2d's two feet had different
+friction (the older XML), Ant's observation had no contact forces (27 numbers), and the healthy reward is also
+paid on the step that ends the episode.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium.envs.mujoco as gymnasium_mujoco
+from gymnasium.envs.mujoco.ant_v5 import AntEnv
+from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
+
+_ASSETS = Path(gymnasium_mujoco.__file__).parent / "assets"
+
+TORSO_SCALE = 0.5  # HalfCheetah-Short
+LEG_SCALE = 0.75  # Ant-Disabled
+
+
+class _PaidToTheEnd:
+    """The healthy reward is paid on every step, the terminating one included, as in v2."""
+
+    _healthy_reward: float
+
+    @property
+    def healthy_reward(self) -> float:
+        """Paid whatever the state."""
+        return self._healthy_reward
+
+
+class Hopper(_PaidToTheEnd, HopperEnv):
+    """One-legged hopper, 11 observations, 3 actions."""
+
+
+class Walker2d(_PaidToTheEnd, Walker2dEnv):
+    """Two-legged walker, 17 observations, 6 actions."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"xml_file": "walker2d.xml", **kwargs})
+
+
+class HalfCheetah(HalfCheetahEnv):
+    """Two-legged runner that never falls out of an episode, 17 observations, 6 actions."""
+
+
+class Ant(_PaidToTheEnd, AntEnv):
+    """Four-legged ant, 27 observations, 8 actions."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        conventions = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
+        super().__init__(**{**conventions, **kwargs})
+
+
+class HalfCheetahShort(HalfCheetah):
+    """HalfCheetah with a torso of half the length and both hips at its new ends; legs and head are untouched."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        parts = ("geom[@name='torso']", "body[@name='bthigh']", "body[@name='fthigh']")
+        with _scaled_model("half_cheetah.xml", TORSO_SCALE, parts) as path:
+            super().__init__(**{"xml_file": path, **kwargs})
+
+
+class AntDisabled(Ant):
+    """Ant whose two front legs are three quarters as long in every segment, and as thick."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        legs = [f"body[@name='front_{side}_leg']" for side in ("left", "right")]
+        parts = [leg + inside for leg in legs for inside in ("", "//body", "//geom")]
+        with _scaled_model("ant.xml", LEG_SCALE, parts) as path:
+            super().__init__(**{"xml_file": path, **kwargs})
+
+
+@contextmanager
+def _scaled_model(asset: str, factor: float, parts: Iterable[str]) -> Iterator[str]:
+    """The path of a copy of gymnasium's own model with these parts scaled: constructors read models only from files."""
+    tree = ElementTree.parse(_ASSETS / asset)
+    for part in parts:
+        found = tree.findall(f".//{part}")
+        if not found:
+            raise RuntimeError(f"gymnasium's model has no {part}")
+        for element in found:
+            attribute = "fromto" if element.tag == "geom" else "pos"
+            numbers = (float(number) * factor for number in element.attrib[attribute].split())
+            element.set(attribute, " ".join(f"{number:.10g}" for number in numbers))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / asset
+        tree.write(path)
+        yield str(path)

@@ -1,0 +1,156 @@
+"""D4RL's layout: columns with a row a step, in an HDF5 file or in an .npz archive of numpy's.
+
+Variants met in real files: no `timeouts`, no `next_observations`, no `rewards`, no mark of an end at all; float64; an
+extra axis on actions; `terminals` set at the time limit; a last episode that is cut short; nested `infos`, which are
+not read. A row whose next state the file does not hold is left out, except after a true end, where nothing follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from smodice_cli.console import console
+from smodice_cli.data import Transitions, offsets_of
+from smodice_cli.errors import InputError
+from smodice_cli.lazy import np
+from smodice_cli.parallel import cores
+from smodice_cli.sources.layouts import Layout, arrays, missing
+from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts
+
+SCALAR_COLUMNS = ("rewards", "terminals", "timeouts")
+COLUMNS = ("observations", "actions", "next_observations", *SCALAR_COLUMNS)
+
+
+class D4rl(Layout):
+    """Columns with a row a step; `terminals` and `timeouts` mark where episodes end."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        super().__init__(path, file)
+        self.columns = self.open_columns()
+        if "observations" not in self.columns:
+            raise missing(self.origin, self.columns, "observations")
+        self.rows = _check_columns(self.columns, self.origin)
+
+    @classmethod
+    def recognises(cls, path: Path, file: Any) -> bool:
+        return file is not None and "observations" in file
+
+    def open_columns(self) -> Mapping[str, Any]:
+        """Everything the file holds, by name."""
+        return self.file
+
+    @cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The marks of true ends and of time limits."""
+        found = [arrays.flags(self.columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")]
+        return found[0], found[1]
+
+    def describe(self, parts: Parts = PARTS) -> Contents:
+        acted = arrays.width(self.columns["actions"]) if "actions" in self.columns else 0
+        marked = any(marks.any() for marks in self.ends)
+        return Contents(arrays.width(self.columns["observations"]), acted, "rewards" in self.columns, marked)
+
+    def episodes(self, horizon: int, *, states_only: bool = False, parts: Parts = PARTS) -> Blocks:
+        if "actions" not in self.columns and not states_only:
+            raise missing(self.origin, self.columns, "actions")
+        terminals, timeouts = (marks.copy() for marks in self.ends)
+        timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
+        if "timeouts" not in self.columns and "actions" in self.columns:
+            _mark_time_limits(terminals, timeouts, horizon, self.origin)
+        with ThreadPoolExecutor(cores()) as pool:
+            quick = {name: arrays.quick(self.columns[name], pool) for name in COLUMNS if name in self.columns}
+            for block in _blocks(quick, terminals, timeouts):
+                block = block if "next_observations" in quick else _shifted(block, states_only)
+                if block.episodes:
+                    yield block
+
+
+class Npz(D4rl):
+    """An archive, unpacked into memory when it is opened; one that holds Python objects is refused."""
+
+    format = "an .npz file of numbers"
+
+    @classmethod
+    def recognises(cls, path: Path, file: Any) -> bool:
+        with open(path, "rb") as handle:
+            return handle.read(2) == b"PK"  # a zip archive
+
+    def open_columns(self) -> Mapping[str, Any]:
+        with np.load(self.path, allow_pickle=False) as archive:
+            return {name: archive[name] if name in COLUMNS else None for name in archive}
+
+
+def _check_columns(columns: Mapping[str, Any], origin: str) -> int:
+    """The number of rows, which all columns must share; rows of flags and rewards hold one number each."""
+    present = {name: columns[name] for name in COLUMNS if name in columns}
+    for name, column in present.items():
+        if not hasattr(column, "dtype") or column.dtype.kind not in "biuf" or not column.shape:
+            raise InputError(f"{origin}: '{name}' is not an array of numbers")
+    rows = len(present["observations"])
+    if rows == 0:
+        raise InputError(f"{origin} has no rows")
+    for name, column in present.items():
+        if len(column) != rows:
+            raise InputError(f"{origin}: '{name}' has {len(column)} rows, 'observations' {rows}")
+        if name in SCALAR_COLUMNS and column.size != rows:
+            raise InputError(f"{origin}: '{name}' has more than one number a row")
+    if len({arrays.width(present[name]) for name in present if name.endswith("observations")}) > 1:
+        raise InputError(f"{origin}: 'next_observations' and 'observations' differ in their dimensions")
+    return rows
+
+
+def _blocks(columns: Mapping[str, Any], terminals: np.ndarray, timeouts: np.ndarray) -> Iterator[Transitions]:
+    """Whole episodes, as many as BLOCK_ROWS rows hold, and at least one; next states where the file has them."""
+    offsets = _offsets(terminals | timeouts)
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(int(np.searchsorted(offsets, offsets[first] + arrays.BLOCK_ROWS, "right")) - 1, first + 1)
+        window = slice(int(offsets[first]), int(offsets[last]))
+        states = arrays.matrix(columns["observations"], window)
+        following = arrays.matrix(columns["next_observations"], window) if "next_observations" in columns else states
+        steps = (states, *arrays.actions_and_rewards(columns, window), following, terminals[window], timeouts[window])
+        yield Transitions(*steps, offsets[first : last + 1] - offsets[first])
+        first = last
+
+
+def _offsets(ends: np.ndarray) -> np.ndarray:
+    offsets = np.concatenate([[0], np.flatnonzero(ends) + 1])
+    return offsets if offsets[-1] == len(ends) else np.append(offsets, len(ends))
+
+
+def _mark_time_limits(terminals: np.ndarray, timeouts: np.ndarray, horizon: int, origin: str) -> None:
+    """In a log of actions without `timeouts`, a row that is the last the environment allows ends its episode by time.
+
+    Such files set `terminals` there, or nothing.
+    """
+    offsets = _offsets(terminals)
+    since = np.arange(len(terminals)) - np.repeat(offsets[:-1], np.diff(offsets))
+    full = np.flatnonzero(since % horizon == horizon - 1)
+    if len(full):
+        terminals[full], timeouts[full] = False, True
+        console.note(
+            f"{origin}: {len(full)} episodes of {horizon} steps end at the time limit, not in a terminal state"
+        )
+
+
+def _shifted(block: Transitions, states_only: bool) -> Transitions:
+    """Next states from the following row; an episode's last row stays only if the task ended there.
+
+    Or, of states alone, if it is the only one.
+    """
+    ends = block.offsets[1:] - 1
+    keep = np.ones(block.rows, bool)
+    keep[ends] = block.terminals[ends] | (states_only & (np.diff(block.offsets) == 1))
+    next_observations = np.roll(block.observations, -1, axis=0)
+    next_observations[ends] = block.observations[ends]
+    timeouts = block.timeouts.copy()
+    cut = ends[~keep[ends] & (np.diff(block.offsets) > 1)]
+    timeouts[cut - 1] = True  # the row before a dropped one is now where the episode was cut
+    lengths = np.add.reduceat(keep, block.offsets[:-1], dtype=np.int64)
+    shifted = replace(block, next_observations=next_observations, timeouts=timeouts)
+    return shifted.rows_at(keep, offsets_of(lengths[lengths > 0]))

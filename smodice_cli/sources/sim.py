@@ -1,0 +1,143 @@
+"""`sim:NAME`: data from the simulator, by parallel processes; each episode is seeded by its number, so that any number
+of processes gives the same bytes."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+from smodice_cli import artifacts, envs, rollout
+from smodice_cli.algos.acting import NumpyPolicy
+from smodice_cli.data import Transitions, concatenate
+from smodice_cli.envs import ENVIRONMENTS
+from smodice_cli.errors import InputError, UsageError, nearest
+from smodice_cli.parallel import ordered_map
+from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts, Source
+
+BATCH = 8  # episodes a worker makes at a time
+RANDOM, DEMONSTRATOR = BUILT_IN = ("random", "demonstrator")  # who acts without a policy file
+
+
+class Simulation(Source):
+    """Episodes of an environment's demonstrator, of a policy, or of random actions."""
+
+    bare_number = "steps"
+    endless = True
+
+    @property
+    def origin(self) -> str:
+        scripted = behaviour(self.name)[1] == DEMONSTRATOR  # it may do one thing after the other
+        return self.text if scripted else super().origin
+
+    @property
+    def body(self) -> str:
+        return behaviour(self.name)[0]
+
+    def check(self, example: str) -> None:
+        if not self.selection:
+            raise UsageError(f"source '{self.text}': a simulation needs a size, e.g. {self.text}{example}")
+        if self.selection == "success" and self.count is None:
+            raise UsageError(f"source '{self.text}': say how many success states to simulate, e.g. #success=300")
+        check_actor(self.name)
+
+    def file(self, *, fetch: bool = True) -> Path | None:
+        who = behaviour(self.name)[1]
+        return None if who in BUILT_IN else Path(who)
+
+    def describe(self, parts: Parts = PARTS, *, fetch: bool = True) -> Contents | None:
+        env = envs.find(self.body)
+        return Contents(env.obs_dim, env.act_dim)
+
+    def episodes(self, env: str, seed: int, workers: int, *, states_only: bool = False) -> Blocks:
+        """As they are seeded by their number, single ones are made without those before them."""
+        check_actor(self.name)  # fail here, before any process starts
+        if self.selection == "traj":
+            return self._simulate(seed, workers, first=self.count or 0, limit=1)
+        if self.selection == "episodes":
+            return self._simulate(seed, workers, limit=self.count)
+        return self.select(self._simulate(seed, workers))
+
+    def _simulate(self, seed: int, workers: int, first: int = 0, limit: int | None = None) -> Blocks:
+        """Blocks of episodes from number `first` on, `limit` of them or without end."""
+        last = first + limit if limit else sys.maxsize
+        tasks = (range(number, min(number + BATCH, last)) for number in range(first, last, BATCH))
+        return ordered_map(partial(_batch, self.name, seed), tasks, min(workers, -(-(last - first) // BATCH)))
+
+
+def behaviour(name: str) -> tuple[str, str]:
+    """Split `hopper-random`, `hopper-expert`, `hopper-medium`, `pointmass-4direction` or `hopper@policy.safetensors`.
+
+    Returns the environment and who acts in it: `demonstrator`, `random` or the path of a policy file.
+    """
+    env, at, path = name.partition("@")
+    if at:
+        envs.find(env)
+        if not Path(path).is_file():
+            raise InputError(f"policy {path} does not exist")
+        return env, path
+    if name in ENVIRONMENTS and ENVIRONMENTS[name].demonstrator:
+        return name, DEMONSTRATOR
+    env, _, kind = name.rpartition("-")
+    if envs.can_simulate(env) and kind == RANDOM:
+        envs.find(env)
+        return env, RANDOM
+    if env in ENVIRONMENTS and kind in ("expert", "medium"):
+        shipped = envs.POLICIES / f"{env if kind == 'expert' else name}.safetensors"
+        if not shipped.is_file():
+            raise InputError(
+                f"there is no {kind} policy for {env}",
+                f"train one: smodice train-expert {env}, then use sim:{env}@FILE",
+            )
+        return env, str(shipped)
+    if name.startswith(envs.GYM):
+        raise UsageError(f"who acts in {name}?", f"sim:{name}-random, or sim:{name}@FILE for a policy")
+    stems = sorted(path.stem for path in envs.POLICIES.glob("*.safetensors"))
+    known = [f"{env}-{RANDOM}" for env in ENVIRONMENTS]
+    known += [f"{stem}-expert" if stem in ENVIRONMENTS else stem for stem in stems]
+    raise UsageError(f"nothing to simulate under the name '{name}'", nearest(name, [*known, *ENVIRONMENTS]))
+
+
+def check_actor(name: str) -> None:
+    """Refuse a name that cannot be simulated, a policy for another body included."""
+    env, who = behaviour(name)
+    if who in BUILT_IN:
+        return
+    found = envs.find(env)
+    policy, absorbing, body = _policy(who)
+    if body not in ("", env):
+        raise InputError(f"policy {who} was trained for {body}, not for {env}")
+    shape = (policy.obs_dim - absorbing, policy.act_dim)
+    if shape != (found.obs_dim, found.act_dim):
+        raise InputError(
+            f"policy {who} takes {shape[0]} observations and gives {shape[1]} actions, "
+            f"but {env} has {found.obs_dim} and {found.act_dim}"
+        )
+
+
+@cache
+def _policy(path: str) -> tuple[NumpyPolicy, bool, str]:
+    """A policy, whether it expects the absorbing indicator, and its environment where the file says so."""
+    policy = NumpyPolicy.load(path)
+    try:
+        metrics = artifacts.read_header(Path(path)).metrics
+    except InputError:  # a policy from elsewhere: the tensors alone
+        return policy, False, ""
+    return policy, bool(metrics.get("absorbing", False)), str(metrics.get("env", ""))
+
+
+def _batch(name: str, seed: int, numbers: range) -> Transitions:
+    return concatenate([_episode(name, seed, number) for number in numbers])
+
+
+def _episode(name: str, seed: int, number: int) -> Transitions:
+    env, who = behaviour(name)
+    if who == DEMONSTRATOR:
+        demonstrate = envs.find(env).demonstrator
+        assert demonstrate is not None
+        return demonstrate(seed, number)
+    policy, absorbing, _ = (None, False, "") if who == RANDOM else _policy(who)
+    rng, reset_seed = rollout.seeded(seed, number)
+    first, steps = rollout.begin(rollout.environment(env), policy, rng, reset_seed, absorbing=absorbing)
+    actions, observations, rewards, terminated, *_ = zip(*steps, strict=True)
+    return Transitions.episode([first, *observations], actions, rewards, terminated=terminated[-1])

@@ -1,0 +1,103 @@
+"""What several kinds of artifacts share: spreads, histograms by group, profiles along trajectories, training curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from smodice_cli.lazy import np
+from smodice_cli.views.opened import Curves
+from smodice_cli.views.render import terminal
+from smodice_cli.views.render.theme import Panel, band, filled_steps
+
+SAMPLE = 50_000  # rows on which networks are looked at
+BINS = 24
+MOST_CURVES = 6  # in one picture
+
+
+def sample_rows(rows: int, count: int = SAMPLE) -> np.ndarray:
+    """Evenly spaced rows, all where there are few."""
+    return np.unique(np.linspace(0, rows - 1, min(count, rows)).astype(np.int64))
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+    """Mean, deviation, smallest and largest."""
+    values = np.asarray(values, np.float64)
+    return {name: float(getattr(values, name)()) for name in ("mean", "std", "min", "max")}
+
+
+def shares(groups: Mapping[str, np.ndarray], edges: np.ndarray) -> dict[str, Any]:
+    """The shares of each group's values between common edges."""
+    found = {name: (np.histogram(values, edges)[0] / len(values)).tolist() for name, values in groups.items()}
+    return {"edges": edges.tolist(), "shares": found}
+
+
+def shares_of_most(groups: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The same on edges that hold nearly all values; the few beyond count at the ends."""
+    low, high = np.quantile(np.concatenate(list(groups.values())), (0.001, 0.999))
+    edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
+    return shares({name: np.clip(values, edges[0], edges[-1]) for name, values in groups.items()}, edges)
+
+
+def shares_lines(title: str, histogram: dict[str, Any]) -> list[str]:
+    """A histogram for a terminal."""
+    groups = {}
+    for name, found in histogram["shares"].items():
+        pairs = np.add.reduceat(found, range(0, len(found), 2)).tolist()  # of bins: a dozen lines at most
+        groups[name] = terminal.between(histogram["edges"][::2], pairs)
+    return terminal.histogram(f"{title}, share of each group", groups)
+
+
+def draw_shares(figure: Any, label: str, histogram: dict[str, Any]) -> None:
+    """Filled steps, one colour for each group."""
+    axes = figure.add_subplot(xlabel=label, ylabel="share")
+    for index, (name, found) in enumerate(histogram["shares"].items()):
+        filled_steps(axes, found, histogram["edges"], f"C{index}", name)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def profile(values: np.ndarray, t: np.ndarray, bins: int = 40) -> dict[str, list[float]]:
+    """Mean and middle half of the values against the time in the episode."""
+    last = int(np.quantile(t, 0.95)) + 1  # few episodes reach beyond
+    edges = np.unique(np.linspace(0, last, min(bins, last) + 1).astype(int))
+    found: dict[str, list[float]] = {"t": [], "mean": [], "low": [], "high": []}
+    order = np.argsort(t, kind="stable")
+    cuts = np.searchsorted(t[order], edges)
+    for a, b, start, stop in zip(cuts[:-1], cuts[1:], edges[:-1], edges[1:], strict=True):
+        if b > a:
+            part = values[order[a:b]]
+            low, high = np.quantile(part, (0.25, 0.75))
+            for name, value in zip(found, ((start + stop - 1) / 2, part.mean(), low, high), strict=True):
+                found[name].append(float(value))
+    return found
+
+
+def draw_profiles(figure: Any, label: str, profiles: Mapping[str, Any], from_zero: bool = False) -> None:
+    """Profiles of several groups, one colour each."""
+    axes = figure.add_subplot(xlabel="step in the trajectory", ylabel=label)
+    for index, (name, line) in enumerate(profiles.items()):
+        band(axes, "t", line, f"C{index}", name)
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def curves_panel(curves: Curves, title: str) -> Panel:
+    """The figures of a training log."""
+    return Panel("curves", title, "What the stage logged while it trained.", draw_curves, (curves,))
+
+
+def draw_curves(figure: Any, curves: Curves) -> None:
+    """Every figure on axes of its own, one below the other."""
+    names = [name for name in curves if len(curves[name]["values"]) > 1][:MOST_CURVES]
+    columns = 1 if len(names) < 3 else 2
+    axes = np.atleast_1d(figure.subplots(-(-len(names) // columns) or 1, columns, sharex=True)).reshape(-1)
+    for one in axes[len(names) :]:
+        one.set_visible(False)
+    for index, (one, name) in enumerate(zip(axes, names, strict=False)):
+        one.set(xlabel="step" if index >= len(names) - columns else "", title=name.replace("_", " "))
+        steps, values = curves[name]["steps"], curves[name]["values"]
+        one.plot(steps, values, "o-" if len(steps) < 25 else "-", color=f"C{index}", lw=1.4, ms=3)
+        one.locator_params(nbins=4)
+        one.ticklabel_format(useOffset=False)

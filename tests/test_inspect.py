@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import resource
 import shutil
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,15 +165,22 @@ def large_run(folder: Path, rows: int, width: int = 17, acts: int = 6) -> Path:
 
 
 @pytest.mark.slow
-def test_a_file_of_the_papers_size_is_inspected_in_five_seconds(tmp_path: Path) -> None:
+def test_a_file_of_the_papers_size_is_inspected_in_the_time_of_sorting_it_a_few_times(tmp_path: Path) -> None:
     path = large_run(tmp_path, 1_200_000)
     smodice("inspect", path, "--json")  # compiles and warms the caches
-    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-    outcome = succeed("inspect", path, "--json")
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    assert outcome.json["health"]["rows"] == 1_200_000
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert spent < 5, f"{spent:.1f} s of processor time, {time.monotonic() - began:.1f} s in all"
+    w = artifacts.load(path, "weights").arrays["w"]
+
+    def processor_seconds(work: Callable[[], Any]) -> float:
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        work()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    outcomes: list[Any] = []
+    sorting = processor_seconds(lambda: [np.argsort(w) for _ in range(10)])
+    spent = processor_seconds(lambda: outcomes.append(succeed("inspect", path, "--json")))
+    assert outcomes[0].json["health"]["rows"] == 1_200_000
+    assert spent < 6 * sorting
 
 
 def test_a_shipped_expert_tells_its_return_and_its_command() -> None:

@@ -92,7 +92,7 @@ class Divergence:
 
 
 def _x_log_x(package: Any, x: Array) -> Array:
-    product = package.xlogy(x, x) if package is torch else x * np.log(np.where(x > 0, x, 1.0))
+    product = package.xlogy(x, x) if hasattr(package, "xlogy") else x * np.log(np.where(x > 0, x, 1.0))
     return product - x + 1.0
 
 

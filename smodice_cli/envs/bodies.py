@@ -47,7 +47,7 @@ class _Body(MujocoEnv):
         self._place, self._timestep = data.qpos, model.opt.timestep
         return model, data
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
         before = self._place[0]
         self._ctrl[:] = action
         mujoco.mj_step(self.model, self.data, self.frame_skip)

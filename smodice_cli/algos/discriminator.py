@@ -35,9 +35,10 @@ class Config(BaseConfig):
         "Eq. 9, or the difference of means under the gradient penalty (sail)",
         choices=("cross-entropy", "wasserstein"),
     )
-    steps: int = setting(4000, "gradient steps", gt=0)
-    batch: int = setting(256, "expert states and offline states per step", gt=0, le=1 << 20)
-    lr: float = setting(3e-4, "Adam's learning rate", gt=0)
+    steps: int = setting(1000, "gradient steps", gt=0)
+    batch: int = setting(128, "expert states and offline states per step", gt=0, le=1 << 20)
+    lr: float = setting(3e-3, "Adam's learning rate", gt=0)
+    schedule: str = setting("cosine", "learning rate over the steps", choices=("constant", "cosine"))
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0, le=1 << 14)
     gradient_penalty: float = setting(10.0, "weight of (|grad logit| - 1)^2 on mixed states; 0 is the paper", ge=0)
     prior: float = setting(
@@ -58,6 +59,7 @@ class DiscriminatorLearner(Learner):
 
     def __init__(self, data: Dataset, config: Config, generator: Generator, device: Device) -> None:
         self.data, self.config, self.generator, self.device = data, config, generator, device
+        self.schedule = config.schedule
         self.net = new_discriminator(data, config, generator).to(device)
         if config.freeze_first_layer:
             self.net.body[0].requires_grad_(False)

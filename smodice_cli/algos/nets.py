@@ -55,26 +55,44 @@ class _ReluNetwork(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
-        h1 = torch.addmm(b1, x, w1.T).relu_()
-        h2 = torch.addmm(b2, h1, w2.T).relu_()
+    def layer(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.addmm(bias, x, weight.T).relu_()
+
+    @staticmethod
+    def through(gradient: Tensor, activation: Tensor) -> Tensor:
+        """The gradient where the unit was on, in place."""
+        return torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)
+
+    @classmethod
+    def forward(
+        cls, ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
+    ) -> Tensor:
+        h1 = cls.layer(b1, x, w1)
+        h2 = cls.layer(b2, h1, w2)
         ctx.save_for_backward(x, w1, h1, w2, h2, w3)
         return torch.addmm(b3, h2, w3.T)
 
-    @staticmethod
+    @classmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(cls, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, w1, h1, w2, h2, w3 = ctx.saved_tensors
-        d2 = _through_relu(gradient @ w3, h2)
-        d1 = _through_relu(d2 @ w2, h1)
+        d2 = cls.through(gradient @ w3, h2)
+        d1 = cls.through(d2 @ w2, h1)
         first, second, third = (x.T @ d1).T, d2.T @ h1, gradient.T @ h2
         inputs = d1 @ w1 if ctx.needs_input_grad[0] else None
         return inputs, first, d1.sum(0), second, d2.sum(0), third, gradient.sum(0)
 
 
-def _through_relu(gradient: Tensor, activation: Tensor) -> Tensor:
-    """The gradient where the unit was on, in place."""
-    return torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)
+class _TanhNetwork(_ReluNetwork):
+    """The same with tanh, as 2 sigmoid(2x) - 1, which takes half the time of torch's own."""
+
+    @staticmethod
+    def layer(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.addmm(bias, x, weight.T, beta=2, alpha=2).sigmoid_().mul_(2).sub_(1)
+
+    @staticmethod
+    def through(gradient: Tensor, activation: Tensor) -> Tensor:
+        return torch.ops.aten.tanh_backward.grad_input(gradient, activation, grad_input=gradient)
 
 
 class Discriminator(nn.Module):
@@ -87,6 +105,7 @@ class Discriminator(nn.Module):
         self.register_buffer("dims", torch.tensor(list(dims), dtype=torch.int64))
         self.normaliser = Normaliser(mean[self.dims], std[self.dims])
         self.body = nn.Sequential(*_layers(len(dims), hidden, nn.Tanh), nn.Linear(hidden, 1))
+        self.weights = tuple(self.body.parameters())
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Discriminator:
@@ -101,7 +120,7 @@ class Discriminator(nn.Module):
         return states[..., self.dims]
 
     def forward(self, selected: Tensor) -> Tensor:
-        return self.body(self.normaliser(selected)).squeeze(-1)
+        return _TanhNetwork.apply(self.normaliser(selected), *self.weights).squeeze(-1)
 
 
 class ValueFunction(nn.Module):

@@ -80,5 +80,14 @@ class SAIL(ORIL):
     """TD3+BC on a Wasserstein critic of states, with an inverse model as a prior."""
 
     Config = Config
-    defaults = TD3BC.defaults | {"disc": {"loss": "wasserstein", "gradient_penalty": 10.0}}
+    defaults = TD3BC.defaults | {
+        "disc": {
+            "loss": "wasserstein",
+            "gradient_penalty": 10.0,
+            "steps": 4000,
+            "batch": 256,
+            "lr": 3e-4,
+            "schedule": "constant",
+        }
+    }
     Learner = SAILLearner

@@ -224,14 +224,16 @@ def test_the_networks_own_derivative_is_that_of_automatic_differentiation() -> N
     mean, std = torch.randn(3, generator=generator), torch.rand(3, generator=generator) + 0.5
     value = ValueFunction(mean, std, 16, 10.0)
     policy = TanhGaussianPolicy(mean, std, -torch.ones(2), torch.ones(2), 16)
+    judge = Discriminator(mean, std, range(3), 16)
     states = torch.randn(20, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    for module in (value, policy):
+    for module in (value, policy, judge):
         initialise(module, generator)
         module.double()
     standard = (states - value.normaliser.mean) / value.normaliser.std
     features = policy.body(standard)
     pairs = [
         (value(states), 10.0 * value.body(standard).squeeze(-1), value.parameters()),
+        (judge(states), judge.body(standard).squeeze(-1), judge.parameters()),
         (policy.centre(states), policy.mean(features), [*policy.body.parameters(), *policy.mean.parameters()]),
         (
             torch.cat(policy(states), 1),

@@ -17,7 +17,7 @@ setup: $(STAMP)  ## make .venv and install the tool with its development extras
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch==2.13.0
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video,lerobot,zarr,onnx]'
 	@$(MAKE) --no-print-directory setup-d4rl
 	@touch $@
 

@@ -12,6 +12,7 @@ from smodice_cli import artifacts
 from smodice_cli.artifacts import Artifact
 from smodice_cli.data import Dataset
 from smodice_cli.errors import InputError, SmodiceError, UsageError
+from smodice_cli.files import matching
 from smodice_cli.lazy import np
 
 NEED_DATASET = ("expert against the rest", "top and bottom trajectories", "state map", "names of the sources")
@@ -109,7 +110,7 @@ def provenance(artifact: Artifact) -> Records:
         seen.add(link.digest)
         place = artifacts.linked(path, link)
         entry = {"input": name, "path": str(place), "digest": link.digest, "state": "missing"}
-        if place.exists():
+        if matching(place):
             try:
                 header = artifacts.read_header(place)
                 entry["state"] = "ok" if header.digest == link.digest else "changed since"

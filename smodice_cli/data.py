@@ -252,13 +252,24 @@ class Dataset:
     sources: list[str]
     without_rewards: list[str] = field(default_factory=list)  # the sources that hold none
     expert_return: float | None = None
+    names: list[str] = field(default_factory=list)  # of the state's dimensions, where the recordings know them
+    action_names: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(artifact: Artifact) -> Dataset:
         config, metrics = artifact.header.config, artifact.header.metrics
         without = [source["label"] for source in metrics.get("offline", []) if not source.get("rewards", True)]
         fixed = (config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
-        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"))
+        named = (metrics.get(name, []) for name in ("state_names", "action_names"))
+        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"), *named)
+
+    def name_of(self, dim: int) -> str:
+        """What a dimension of the state is called: its own name, or s[0]."""
+        return self.names[dim] if dim < len(self.names) else f"s[{dim}]"
+
+    def action_name(self, dim: int) -> str:
+        """What a dimension of the action is called: its own name, or its number."""
+        return self.action_names[dim] if dim < len(self.action_names) else str(dim)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]

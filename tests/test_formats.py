@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import formats
 import h5py
 import numpy as np
 import pytest
-from conftest import succeed
+from conftest import refuse, succeed
 from formats import FORMATS, Arm
 
 from smodice_cli import artifacts
@@ -153,3 +154,37 @@ def test_a_changed_file_of_a_folder_is_noticed(tmp_path: Path) -> None:
         assert succeed("status", tmp_path, "--json").json["artifacts"][0]["state"] == "ok"
         formats.d4rl(folder / "1.hdf5", Arm.of((6,), seed=len(str(source))))
         assert "changed" in succeed(*arguments).json["reason"]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("npz", "npy", "minari", "aloha")])
+def test_inspect_says_what_a_recording_holds_and_how_to_load_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place, write, _ = FORMATS[name]
+    path = write(Path(place), ARM)
+    told = succeed("inspect", path, "--json").json
+    assert (told["episodes"], told["transitions"], told["state"], told["action"]) == (4, 20, 3, 2)
+    assert told["holds"]
+    words = shlex.split(told["command"])
+    assert words[:2] == ["smodice", "build-dataset"]
+    succeed(*words[1:], "--out", tmp_path / "run/dataset.h5")
+    same(artifacts.load(tmp_path / "run/dataset.h5", "dataset"), ARM)
+    assert "load it: smodice build-dataset" in succeed("inspect", path).stdout
+
+
+def test_inspect_says_what_stands_in_the_way(tmp_path: Path) -> None:
+    said = succeed("inspect", formats.npz(tmp_path / "arm.npz", ARM)).stdout
+    assert "24 x 3 float32" in said
+    assert "cannot be read as it is" in said
+    assert "has no 'observations'" in said
+
+
+def test_names_label_tables_axes_and_dims(tmp_path: Path) -> None:
+    build(tmp_path, formats.lerobot(tmp_path / "arm", ARM))
+    told = succeed("inspect", tmp_path / "dataset.h5", "--json").json
+    assert [state["name"] for state in told["states"]] == formats.JOINTS
+    assert [action["name"] for action in told["actions"]] == formats.MOTORS
+    picture = ("--png", tmp_path / "d.png", "--dims")
+    succeed("inspect", tmp_path / "dataset.h5", *picture, "elbow,wrist")
+    assert "no 'elbo'" in refuse(2, "inspect", tmp_path / "dataset.h5", *picture, "elbo,wrist")

@@ -79,6 +79,7 @@ class Contents:
     names: Parts = ()  # of the state's dimensions, where the recording knows them
     action_names: Parts = ()
     left_out: Parts = ()  # what else was observed and is no part of the state
+    episode_name: str = ""  # what the recording calls its episodes, e.g. demo_{}
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,9 @@ def _read_offline(
     if not held.ends and len(returns) == 1:
         _warn(notes, f"{source.text}: nothing marks an end among its {rows} rows, so they count as one episode")
     named = {"names": held.names, "action_names": held.action_names, "left_out": held.left_out}
-    return source.summary(rows, returns, rewards=held.rewards) | {key: list(v) for key, v in named.items() if v}
+    called = {"episode_name": held.episode_name} if held.episode_name else {}
+    named_parts = {key: list(names) for key, names in named.items() if names}
+    return source.summary(rows, returns, rewards=held.rewards) | called | named_parts
 
 
 def _names(described: list[dict[str, Any]], which: str) -> list[str]:

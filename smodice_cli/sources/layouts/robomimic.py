@@ -85,7 +85,9 @@ class Robomimic(Episodic):
         states, names = arrays.join(there, self.chosen, f"{self.origin}: {name}")
         acted = arrays.width(demo["actions"]) if "actions" in demo else 0
         left_out = tuple(part for part in there if part not in (*self.chosen, "states"))
-        return Contents(states.shape[1], acted, "rewards" in demo, names=names, left_out=left_out)
+        return Contents(
+            states.shape[1], acted, "rewards" in demo, names=names, left_out=left_out, episode_name=DEMO + "{}"
+        )
 
     def episode(self, number: int, *, states_only: bool) -> Transitions | None:
         name = self.name(number)

@@ -48,6 +48,7 @@ bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/step.py
 	$(VENV)/bin/python benchmarks/baselines.py
 	$(VENV)/bin/python benchmarks/read_d4rl.py
+	$(VENV)/bin/python benchmarks/read_formats.py
 	$(VENV)/bin/python benchmarks/simulate.py
 	$(VENV)/bin/python benchmarks/seeds.py
 

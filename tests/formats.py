@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 JOINTS = ["shoulder", "elbow", "wrist"]
-MOTORS = ["a_shoulder", "a_elbow"]
+MOTORS = ["action_shoulder", "action_elbow"]
 LENGTHS = (6, 4, 9, 5)
 
 
@@ -186,7 +186,7 @@ def mjlab(path: Path, arm: Arm) -> Path:
     return path
 
 
-TABLE = ("--state-columns", "joint_*", "--action-columns", "a_*", "--episode-column", "episode")
+TABLE = ("--state-columns", "joint_*", "--action-columns", "action_*", "--episode-column", "episode")
 KEYS = ("--keys", "observations=obs,actions=acts")
 Write = Callable[[Path, Arm], Path]
 FORMATS: dict[str, tuple[str, Write, tuple[str, ...]]] = {  # file, writer, flags

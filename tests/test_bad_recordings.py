@@ -215,7 +215,7 @@ def test_csv_that_is_cut_short_or_has_no_names(tmp_path: Path) -> None:
     assert "a line does not hold its numbers" in refused(tmp_path, path, *TABLE)
     path.write_text("0,1.5,2.5\n0,1.5,2.5\n")
     assert "is a CSV file without a line of names" in refused(tmp_path, path, *TABLE)
-    path.write_text("episode,joint_a,a_b\n")
+    path.write_text("episode,joint_a,action_b\n")
     assert "has no rows" in refused(tmp_path, path, *TABLE)
     path.write_text("")
     assert "without a line of names" in refused(tmp_path, path, *TABLE)

@@ -106,7 +106,7 @@ class Table(Layout):
         )
 
     def flags(self) -> list[str]:
-        columns = list(self.kinds())
+        columns = [name for name, kind in self.kinds().items() if "numbers" in kind]
         actions = [name for name in columns if name.lower().startswith(("act", "cmd", "ctrl"))]
         numbering = [name for name in columns if name.lower().startswith(NUMBERING)]
         others = [name for name in columns if name not in (*actions, *numbering, "rewards", "terminals", "timeouts")]

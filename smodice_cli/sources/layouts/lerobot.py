@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -137,6 +135,5 @@ class LeRobot(Parquet):
 
 def _only(block: Transitions, which: np.ndarray) -> Transitions | None:
     """Some of a block's episodes; None where there are none."""
-    parts: Iterator[Transitions] = (block.take(k, k + 1) for k in np.flatnonzero(which).tolist())
-    found = list(parts)
-    return replace(concatenate(found)) if found else None
+    found = [block.take(k, k + 1) for k in np.flatnonzero(which).tolist()]
+    return concatenate(found) if found else None

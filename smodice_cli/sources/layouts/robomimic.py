@@ -30,6 +30,11 @@ class Robomimic(Episodic):
         return f"{DEMO}{number}"
 
     @cached_property
+    def demos(self) -> Any:
+        """The group of all demonstrations."""
+        return self.file["data"]
+
+    @cached_property
     def chosen(self) -> list[str]:
         """The parts of the state; several must be chosen, since their order is nobody's but the user's."""
         name = self.name(self.numbers()[0])
@@ -91,30 +96,39 @@ class Robomimic(Episodic):
 
     def episode(self, number: int, *, states_only: bool) -> Transitions | None:
         name = self.name(number)
-        demo, origin = self.file["data"][name], f"{self.origin}: {name}"
-        if "actions" not in demo and not states_only:
+        demo, origin = self.demos[name], f"{self.origin}: {name}"
+        there = set(demo)  # every further question to HDF5 takes its time, a million times
+        if "actions" not in there and not states_only:
             raise InputError(f"{origin} has no 'actions' (it has: {', '.join(demo)})")
-        there = _parts(demo)
-        chosen = arrays.pick(self.chosen, there, origin, "--obs-keys")
-        column, _ = arrays.join(there, chosen, origin)
+        column, _ = arrays.join(self._chosen_of(demo, there, origin), self.chosen, origin)
         rows = len(column)
-        for key in ("actions", "rewards", "dones"):
-            if key in demo and len(demo[key]) != rows:
-                raise InputError(f"{origin}: '{key}' has {len(demo[key])} rows, the observation {rows}")
+        columns = {key: demo[key] for key in ("actions", "rewards", "dones") if key in there}
+        for key, other in columns.items():
+            if len(other) != rows:
+                raise InputError(f"{origin}: '{key}' has {len(other)} rows, the observation {rows}")
         if not states_only:
-            arrays.check_numbers(demo["actions"], "actions", origin, action=True)
-        if rows < 2 - ("next_obs" in demo):
+            arrays.check_numbers(columns["actions"], "actions", origin, action=True)
+        following = "next_obs" in there and "states" not in self.chosen
+        if rows < 2 - following:
             return None
         states, window = column[slice(0, rows)], slice(0, rows)
-        ended = bool(arrays.flags(demo, "dones", rows, origin)[-1])
-        actions, rewards = arrays.actions_and_rewards(demo, window)
-        if "next_obs" in demo and "states" not in chosen:
-            after, _ = arrays.join(demo["next_obs"], chosen, f"{origin}: next_obs")
+        ended = bool(arrays.flags(columns, "dones", rows, origin)[-1])
+        actions, rewards = arrays.actions_and_rewards(columns, window)
+        if following:
+            after, _ = arrays.join(demo["next_obs"], self.chosen, f"{origin}: next_obs")
             states = np.concatenate([states, after[slice(rows - 1, rows)]])
             return Transitions.episode(states, actions, rewards, terminated=ended)
         last = np.arange(rows) == rows - 1
         steps = (states, actions, rewards, states, last & ended, last & (not ended))
         return arrays.shifted(Transitions(*steps, np.array([0, rows])), states_only)
+
+    def _chosen_of(self, demo: Any, there: set[str], origin: str) -> dict[str, Any]:
+        """The chosen parts of one demonstration."""
+        observed = demo["obs"] if "obs" in there else {}
+        names = set(observed)
+        found = {part: observed[part] if part in names else demo[part] for part in self.chosen if part in names | there}
+        arrays.pick(self.chosen, found if len(found) == len(self.chosen) else names, origin, "--obs-keys")
+        return found
 
     def listing(self) -> dict[str, str]:
         masks = self.file.get("mask", {})

@@ -324,6 +324,8 @@ def test_an_artifact_is_not_written_among_the_recordings(tmp_path: Path) -> None
     path = formats.d4rl(folder / "1.hdf5", ARM)
     flags = ("--env", "data", "--offline", folder, "--expert", path, "--out", folder / "run/dataset.h5")
     assert "which is read" in refuse(2, "build-dataset", *flags)
+    pattern = ("--env", "data", "--offline", folder / "*.h*5", "--expert", path, "--out", folder / "dataset.h5")
+    assert "which is read" in refuse(2, "build-dataset", *pattern)
 
 
 def test_a_filter_is_for_files_that_have_one(tmp_path: Path) -> None:

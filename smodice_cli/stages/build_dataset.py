@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,9 +159,11 @@ class BuildDataset(Stage):
 def _refuse_inside(out: Path, found: list[Source]) -> None:
     """Refuse to write among the recordings that are read: the next time, the artifact would be one of them."""
     for source in found:
-        folder = source.file(fetch=False)
-        if folder is not None and folder.is_dir() and folder.resolve() in out.resolve().parents:
-            raise UsageError(f"{out} lies in {folder}, which is read", "choose another --out")
+        place = source.file(fetch=False)
+        if place is None or place.is_file():
+            continue
+        if place.resolve() in out.resolve().parents or fnmatch(str(out.resolve()), str(place.absolute())):
+            raise UsageError(f"{out} lies in {place}, which is read", "choose another --out")
 
 
 def _measured(source: Source, choice: Choice, *, fetch: bool) -> str:
@@ -234,7 +237,7 @@ def _read_offline(
 
 
 def _names(described: list[dict[str, Any]], which: str) -> list[str]:
-    """The names of the dimensions, of the first source that has any; others must not say otherwise."""
+    """The names of the dimensions, as the first source has them that has any."""
     found = [source[which] for source in described if source.get(which)]
     return found[0] if found else []
 

@@ -68,7 +68,7 @@ class Csv(Table):
                 if not lines:
                     return
                 try:
-                    found = np.loadtxt(lines, delimiter=comma, usecols=places, ndmin=2, comments=None)
+                    found = np.loadtxt(lines, delimiter=comma, usecols=places, ndmin=2, comments=None, quotechar='"')
                 except ValueError as error:
                     raise InputError(
                         f"{self.origin}: a line does not hold its numbers ({first_line(error)})"

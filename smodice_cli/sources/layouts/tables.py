@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from smodice_cli.data import Transitions
 from smodice_cli.errors import InputError
@@ -58,8 +59,6 @@ class Batch:
 class Table(Layout):
     """Columns by name; `--state-columns`, `--action-columns` and `--episode-column` say what they are."""
 
-    numbered: ClassVar[bool] = False  # whether the rows have numbers of their own within an episode
-
     def kinds(self) -> Mapping[str, str]:
         """The columns, with the type of each in words."""
         raise NotImplementedError
@@ -100,7 +99,7 @@ class Table(Layout):
         single = {name: keys.get(name, name) for name in ("rewards", "terminals", "timeouts")}
         return Wanted(
             arrays.pick(states, columns, self.origin, "--state-columns"),
-            [name for pattern in actions for name in arrays.fnmatch.filter(columns, pattern)],
+            [name for pattern in actions for name in fnmatch.filter(columns, pattern)],
             choice.episode,
             **{name: theirs for name, theirs in single.items() if theirs in columns},
         )
@@ -122,9 +121,8 @@ class Table(Layout):
             tuple(one for name in part for one in self.dimensions(name)) for part in (wanted.states, wanted.actions)
         )
         marked = bool(wanted.episode or wanted.terminals or wanted.timeouts)
-        left_out = self.left_out(wanted)
-        held = Contents(len(names), len(acted), bool(wanted.rewards), marked)
-        return Contents(held.observations, held.actions, held.rewards, marked, names, acted, left_out)
+        sizes = (len(names), len(acted), bool(wanted.rewards), marked)
+        return Contents(*sizes, names=names, action_names=acted, left_out=self.left_out(wanted))
 
     def dimensions(self, column: str) -> list[str]:
         """The names of the dimensions of a column."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -316,6 +317,21 @@ def test_paths_that_are_not_there(tmp_path: Path) -> None:
     assert "nothing matches" in refused(tmp_path, f"file:{tmp_path}/*.hdf5")
     assert "does not exist" in refused(tmp_path, f"file:{tmp_path}/arm")
     assert "expected SCHEME:NAME[#SELECTION], a path or an id" in refused(tmp_path, tmp_path / "arm.hdf5", code=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("parquet", "pyarrow", "lerobot"), ("lerobot-v3", "pyarrow", "lerobot"), ("zarr",) * 3],
+)
+def test_a_package_that_is_not_installed_is_named(
+    name: str, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, write, flags = FORMATS[name]
+    path = write(tmp_path / place, ARM)
+    monkeypatch.setitem(sys.modules, package, None)
+    said = refused(tmp_path, path, *flags)
+    assert f"needs the {package} package" in said
+    assert f"pip install 'smodice[{extra}]'" in said
 
 
 def test_an_artifact_is_not_written_among_the_recordings(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_terminals_come_from_dones_and_from_keys(tmp_path: Path) -> None:
     ends = found.arrays["episode_offsets"][1:] - 1
     assert found.arrays["terminals"][ends].tolist() == [0, 1, 0, 0]
     assert found.arrays["timeouts"][ends].tolist() == [1, 0, 1, 1]
+    lines = [f"{row // 3},{row}.5,0.25,{int(row == 2)}" for row in range(6)]
+    (tmp_path / "arm.csv").write_text("\n".join(["episode,joint_a,action_b,done", *lines]) + "\n")
+    found = build(tmp_path, tmp_path / "arm.csv", *formats.TABLE, "--keys", "terminals=done")
+    assert found.arrays["terminals"].tolist() == [0, 0, 1, 0, 0]
+    assert found.arrays["timeouts"].tolist() == [0, 0, 0, 0, 1]
 
 
 def test_a_changed_file_of_a_folder_is_noticed(tmp_path: Path) -> None:

@@ -108,9 +108,9 @@ def _weighted(
         error[start : start + len(part)] = np.mean((away / np.where(scale > 0, scale, 1.0)) ** 2, axis=1)
     _, which = np.unique(episode, return_inverse=True)
     sums, totals = np.bincount(which, weight * error), np.bincount(which, weight)
-    draws = np.random.default_rng(0).integers(len(sums), size=(BOOTSTRAP, len(sums)))
-    mass = totals[draws].sum(axis=1)
-    drawn = sums[draws].sum(axis=1)[mass > 0] / mass[mass > 0]
+    rng = np.random.default_rng(0)
+    draws = (rng.integers(len(sums), size=len(sums)) for _ in range(BOOTSTRAP))
+    drawn = [sums[draw].sum() / mass for draw in draws if (mass := totals[draw].sum())]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return {"error": float(sums.sum() / totals.sum()), "interval_95": [float(low), float(high)]}
 

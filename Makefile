@@ -17,7 +17,7 @@ setup: $(STAMP)  ## make .venv and install the tool with its development extras
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch==2.13.0
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video,lerobot,zarr,onnx]'
 	@$(MAKE) --no-print-directory setup-d4rl
 	@touch $@
 
@@ -48,6 +48,7 @@ bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/step.py
 	$(VENV)/bin/python benchmarks/baselines.py
 	$(VENV)/bin/python benchmarks/read_d4rl.py
+	$(VENV)/bin/python benchmarks/read_formats.py
 	$(VENV)/bin/python benchmarks/simulate.py
 	$(VENV)/bin/python benchmarks/seeds.py
 

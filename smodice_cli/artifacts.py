@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli.errors import ForeignFileError, InputError
-from smodice_cli.files import BLOCK, atomic, file_digest, first_line
+from smodice_cli.files import BLOCK, atomic, file_digest, first_line, matching
 from smodice_cli.lazy import h5py, np, torch
 
 SCHEMA = 1
@@ -245,7 +245,7 @@ def staleness(path: Path, header: Header) -> str:
     """Which input of an artifact, or of its inputs, is no longer the one it was made from; '' if all still are."""
     for name, link in header.inputs.items():
         place = linked(path, link)
-        if not place.exists():
+        if not matching(place):
             return f"its {name} is missing"
         try:
             found = read_header(place)

@@ -33,6 +33,7 @@ class Transitions:
     terminals: np.ndarray
     timeouts: np.ndarray
     offsets: np.ndarray
+    origin: np.ndarray | None = None  # of each episode, where it was recorded: file, number there, first frame
 
     @staticmethod
     def episode(states: Any, actions: Any, rewards: Any, *, terminated: bool) -> Transitions:
@@ -57,14 +58,18 @@ class Transitions:
     def episodes(self) -> int:
         return len(self.offsets) - 1
 
-    def rows_at(self, which: slice | np.ndarray, offsets: np.ndarray) -> Transitions:
-        """Some of the rows, which these offsets divide into episodes."""
-        return Transitions(**{name: getattr(self, name)[which] for name in ROW_COLUMNS}, offsets=offsets)
+    def rows_at(
+        self, which: slice | np.ndarray, offsets: np.ndarray, episodes: slice | np.ndarray = slice(None)
+    ) -> Transitions:
+        """Some of the rows, which these offsets divide into episodes, and which of the episodes those are."""
+        origin = None if self.origin is None else self.origin[episodes]
+        columns = {name: getattr(self, name)[which] for name in ROW_COLUMNS}
+        return Transitions(**columns, offsets=offsets, origin=origin)
 
     def take(self, first: int, last: int) -> Transitions:
         """Episodes first..last-1."""
         offsets = self.offsets[first : last + 1]
-        return self.rows_at(slice(offsets[0], offsets[-1]), offsets - offsets[0])
+        return self.rows_at(slice(offsets[0], offsets[-1]), offsets - offsets[0], slice(first, last))
 
     def truncate(self, rows: int) -> Transitions:
         """The first `rows` rows; an episode cut by that ends in a timeout."""
@@ -72,7 +77,8 @@ class Transitions:
             return self
         timeouts = self.timeouts.copy()
         timeouts[rows - 1] |= not self.terminals[rows - 1]
-        return replace(self, timeouts=timeouts).rows_at(slice(rows), np.append(self.offsets[self.offsets < rows], rows))
+        offsets = np.append(self.offsets[self.offsets < rows], rows)
+        return replace(self, timeouts=timeouts).rows_at(slice(rows), offsets, slice(len(offsets) - 1))
 
     def returns(self) -> list[float]:
         """The sum of each episode's rewards."""
@@ -100,7 +106,9 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 def concatenate(blocks: Sequence[Transitions]) -> Transitions:
     """Several blocks as one."""
     columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in ROW_COLUMNS}
-    return Transitions(**columns, offsets=offsets_of(np.concatenate([np.diff(block.offsets) for block in blocks])))
+    offsets = offsets_of(np.concatenate([np.diff(block.offsets) for block in blocks]))
+    origins = [block.origin for block in blocks if block.origin is not None]
+    return Transitions(**columns, offsets=offsets, origin=np.concatenate(origins) if origins else None)
 
 
 def check(block: Transitions, origin: str, first: int = 0) -> None:
@@ -151,6 +159,8 @@ class Spool:
         self.files = {name: open(folder / name, "wb") for name in ROW_COLUMNS}  # noqa: SIM115 (closed in arrays)
         self.lengths: list[np.ndarray] = []
         self.sources: list[np.ndarray] = []
+        self.origins: list[np.ndarray] = []
+        self.episodes: dict[int, int] = {}  # by source
         self.rows = 0
 
     def append(self, block: Transitions, source: int) -> None:
@@ -162,7 +172,16 @@ class Spool:
         lengths = np.diff(block.offsets)
         self.lengths.append(lengths)
         self.sources.append(np.full(len(lengths), source, np.int32))
+        self.origins.append(self._origin(block, source))
         self.rows += block.rows
+
+    def _origin(self, block: Transitions, source: int) -> np.ndarray:
+        """Where the episodes were recorded; those that never were are counted within their source."""
+        before = self.episodes.get(source, 0)
+        self.episodes[source] = before + block.episodes
+        none = np.zeros(block.episodes, np.int64)
+        counted = np.stack([none, before + np.arange(block.episodes), none], axis=1)
+        return counted if block.origin is None else block.origin
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns as memory maps, with offsets, source labels and the offline mean and standard deviation."""
@@ -177,6 +196,7 @@ class Spool:
             **maps,
             "episode_offsets": offsets_of(np.concatenate(self.lengths)).astype(np.int64),
             "episode_source": np.concatenate(self.sources),
+            "episode_origin": np.concatenate(self.origins).astype(np.int64),
             "mean": mean,
             "std": std,
         }
@@ -202,6 +222,7 @@ def with_absorbing(block: Transitions) -> Transitions:
         terminals=np.zeros(block.rows + len(at), bool),  # nothing ends: the flow goes on in the absorbing state
         timeouts=np.insert(block.timeouts, at, False),
         offsets=offsets_of(np.diff(block.offsets) + terminal),
+        origin=block.origin,
     )
 
 
@@ -231,13 +252,24 @@ class Dataset:
     sources: list[str]
     without_rewards: list[str] = field(default_factory=list)  # the sources that hold none
     expert_return: float | None = None
+    names: list[str] = field(default_factory=list)  # of the state's dimensions, where the recordings know them
+    action_names: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(artifact: Artifact) -> Dataset:
         config, metrics = artifact.header.config, artifact.header.metrics
         without = [source["label"] for source in metrics.get("offline", []) if not source.get("rewards", True)]
         fixed = (config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
-        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"))
+        named = (metrics.get(name, []) for name in ("state_names", "action_names"))
+        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"), *named)
+
+    def name_of(self, dim: int) -> str:
+        """What a dimension of the state is called: its own name, or s[0]."""
+        return self.names[dim] if dim < len(self.names) else f"s[{dim}]"
+
+    def action_name(self, dim: int) -> str:
+        """What a dimension of the action is called: its own name, or its number."""
+        return self.action_names[dim] if dim < len(self.action_names) else str(dim)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]

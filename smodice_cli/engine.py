@@ -96,10 +96,6 @@ class Stage:
         """The class of its settings with this algorithm."""
         return self.Config
 
-    def applies(self, configs: Mapping[str, Any]) -> bool:
-        """Whether `run` can do it with these configs of the whole chain, by section."""
-        return True
-
     def check_chain(self, algo: str, configs: Mapping[str, Any]) -> None:
         """Refuse settings that do not go with those of the stages before it; `configs` are the chain's, by section."""
 
@@ -131,10 +127,6 @@ class Stage:
     def work(self, context: Context) -> list[Output]:
         """Do it: the stage's own output first, companions after it."""
         raise NotImplementedError
-
-    def takes(self, header: Header) -> bool:
-        """Whether it can start from the artifact with this header."""
-        return True
 
     def tell(self, header: Header) -> tuple[dict[str, Any], list[str]]:
         """What its command adds to the result: members for --json, and lines for people."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from smodice_cli.errors import OutputError
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+PICTURES = (".mp4", ".avi", ".mkv", ".webm", ".png", ".jpg", ".jpeg", ".gif")  # which no layout reads
 BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
 
 
@@ -24,10 +26,30 @@ def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+def natural(path: Path) -> list[tuple[int, str]]:
+    """How paths are ordered: by the numbers in them, so that episode_2 comes before episode_10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def matching(path: Path) -> list[Path]:
+    """What a path stands for: itself, or, as a pattern such as `logs/*.hdf5`, all that it matches, in order."""
+    return [path] if path.exists() else sorted(map(Path, glob.glob(str(path), recursive=True)), key=natural)
+
+
 def file_digest(path: Path) -> str:
-    """Hash of a whole file: how an input that is no artifact, a user's recording say, is told from a changed one."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()[:32]
+    """Hash of a whole file: how an input that is no artifact, a user's recording say, is told from a changed one.
+
+    Of a folder, or a pattern: of the names and contents of all files in it but hidden ones and pictures.
+    """
+    if path.is_file():
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()[:32]
+    whole = hashlib.sha256()
+    for member in matching(path):
+        for file in sorted(member.rglob("*")) if member.is_dir() else [member]:
+            if file.is_file() and file.suffix.lower() not in PICTURES:
+                whole.update(f"{os.path.relpath(file, path.parent)} {file_digest(file)}\n".encode())
+    return whole.hexdigest()[:32]
 
 
 @contextmanager

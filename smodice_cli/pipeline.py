@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from smodice_cli import artifacts, files
+from smodice_cli import artifacts, envs, files
 from smodice_cli.algos import dual
 from smodice_cli.config import build
 from smodice_cli.console import Bar, console
@@ -30,6 +30,7 @@ from smodice_cli.stages import DEFAULT, STAGES, chain
 from smodice_cli.stages import select_f as selection
 from smodice_cli.views.runs import training_seconds
 
+HELD_OUT = 0.1  # share of the trajectories of recordings that no simulator replaces
 Configs = Mapping[str, Any]  # the config of every stage of one method, by section
 
 
@@ -51,7 +52,7 @@ class Chain:
 
     def stages(self) -> list[Stage]:
         """Its own stages, after those that all chains of a run share."""
-        return [stage for stage in chain(self.algo) if not stage.per_run and stage.applies(self.configs)]
+        return [stage for stage in chain(self.algo) if not stage.per_run]
 
     def place(self, kind: str) -> Path:
         """Where its artifact of this kind lies."""
@@ -141,6 +142,18 @@ def settle_f(
     console.note(f"value.f = {dual.AUTO}: {found} (see {result.path})")
     decided = {name: {**methods[name], "value": replace(methods[name]["value"], f=found)} for name in undecided}
     return {**methods, **decided}
+
+
+def hold_out_recordings(methods: Mapping[str, Configs]) -> dict[str, Configs]:
+    """Without a simulator some trajectories are kept out of training, to measure the policy on."""
+    found = {}
+    for name, own in methods.items():
+        policy = own["policy"]
+        if not envs.can_simulate(own["dataset"].env) and getattr(policy, "holdout", None) == 0:
+            own = {**own, "policy": replace(policy, holdout=HELD_OUT)}
+            console.note(f"{name}: no simulator, so policy.holdout = {HELD_OUT} of the trajectories measure the policy")
+        found[name] = own
+    return found
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -272,11 +285,13 @@ def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
     homes = {seed: home(folder, method, seed) for seed in seeds}
     scores = {seed: artifacts.read_payload(own / STAGES["eval"].file)["score"] for seed, own in homes.items()}
     policies = [own / STAGES["train-policy"].file for own in homes.values()]
-    normalized = np.array([score["normalized"] for score in scores.values()])
+    figure = "normalized" if "normalized" in scores[seeds[0]] else "action_error"  # of recordings
+    found = np.array([score[figure] for score in scores.values()])
     return {
         "method": method,
-        "normalized_mean": float(normalized.mean()),
-        "normalized_std": float(normalized.std(ddof=1)) if len(seeds) > 1 else 0.0,
+        f"{figure}_mean": float(found.mean()),
+        f"{figure}_std": float(found.std(ddof=1)) if len(seeds) > 1 else 0.0,
+        **({} if figure == "normalized" else {"policies": list(map(str, policies))}),
         "steps": artifacts.read_header(policies[0]).config["steps"],
         "seconds": float(np.mean([training_seconds(path) for path in policies])),
         "per_seed": {str(seed): score for seed, score in scores.items()},

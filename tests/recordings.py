@@ -13,6 +13,7 @@ from smodice_cli import artifacts, envs, sources
 from smodice_cli.algos.acting import POLICY_TENSORS
 from smodice_cli.data import Transitions, concatenate
 from smodice_cli.sources import layouts
+from smodice_cli.sources.source import EVERYTHING, Choice
 
 POINT, HOPPER = "pointmass-4direction", "hopper"
 
@@ -99,7 +100,7 @@ def rows_of(text: str, env: str, workers: int = 1, seed: int = 0) -> Transitions
     return concatenate(list(sources.parse(text).episodes(env, seed, workers)))
 
 
-def read(path: Path, horizon: int, **options: Any) -> Transitions:
+def read(path: Path, horizon: int, choice: Choice = EVERYTHING, **options: Any) -> Transitions:
     """Every row of a recording."""
-    with layouts.opened(path) as recording:
+    with layouts.opened(path, choice) as recording:
         return concatenate(list(recording.episodes(horizon, **options)))

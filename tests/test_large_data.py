@@ -6,6 +6,7 @@ Mapped pages of the data count as memory used but can be dropped at any time, so
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -83,3 +84,27 @@ def test_memory_stays_flat_while_the_data_grow(tmp_path: Path) -> None:
     assert grown["train-policy"] < 0.25, grown
     # The columns of weights.h5 (44 bytes a row, whatever the width of the states) and what their diagnosis sorts.
     assert grown["train-value"] < 1.0, grown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
+def test_frames_of_other_formats_are_streamed_too() -> None:
+    """Four fifths of a million frames more, 90 MB of numbers, cost no more memory than a block or two."""
+    script = Path(__file__).parents[1] / "benchmarks/read_formats.py"
+    memory: dict[int, dict[str, float]] = {}
+    for rows in (200_000, 1_000_000):
+        command = [
+            sys.executable,
+            script,
+            "--rows",
+            str(rows),
+            "--repeats",
+            "1",
+            "--only",
+            "robomimic,lerobot",
+            "--json",
+        ]
+        found = json.loads(subprocess.check_output(command))
+        memory[rows] = {name: result["memory_mb"] for name, result in found.items()}
+    grown = {name: memory[1_000_000][name] - memory[200_000][name] for name in memory[200_000]}
+    assert max(grown.values()) < 40, (memory, grown)

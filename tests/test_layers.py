@@ -24,11 +24,11 @@ LAYERS = (
     ("config", "console", "files", "parallel", "registry", "statistics"),
     ("artifacts",),
     ("data", "engine"),
-    ("training",),
+    ("steering", "training"),
     ("algos", "envs"),  # which never import each other
     ("rollout", "stages"),  # of the stages only their table, which imports no stage
     ("sources",),
-    ("views",),
+    ("exports", "views"),
     ("stages.*",),
     ("experts", "pipeline", "recipes"),
     ("cli",),
@@ -38,7 +38,9 @@ LAYERS = (
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ALONE = ("algos", "envs")
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
-HEAVY = {"torch", "mujoco", "matplotlib", "numpy", "h5py", "gymnasium", "scipy", "jinja2"}
+HEAVY = {
+    *("torch", "mujoco", "matplotlib", "numpy", "h5py", "gymnasium", "scipy", "jinja2", "pyarrow", "zarr", "onnx"),
+}
 
 
 def name_of(path: Path) -> str:

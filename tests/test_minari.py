@@ -15,6 +15,7 @@ from recordings import POINT, read, rows_of, write_minari
 from smodice_cli import sources
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.sources import layouts, minari
+from smodice_cli.sources.source import Choice
 
 
 @pytest.fixture
@@ -47,13 +48,13 @@ def test_goal_dictionaries_give_the_parts_the_environment_names(tmp_path: Path) 
     path = write_minari(tmp_path / "goal.hdf5", [3, 4], goal=True)
     plain = read(path, 200)
     assert plain.observations.shape == (7, 4)
-    joined = read(path, 200, parts=("achieved_goal", "observation"))
+    joined = read(path, 200, choice=Choice(parts=("achieved_goal", "observation")))
     np.testing.assert_array_equal(joined.observations[:, 2:], plain.observations)
-    with layouts.opened(path) as recording:
-        held = recording.describe(("achieved_goal", "observation"))
+    with layouts.opened(path, Choice(parts=("achieved_goal", "observation"))) as recording:
+        held = recording.describe()
     assert (held.observations, held.actions) == (6, 2)
-    with pytest.raises(InputError, match=r"without 'camera' \(it has: achieved_goal, desired_goal, observation\)"):
-        read(path, 200, parts=("camera",))
+    with pytest.raises(InputError, match=r"no 'camera', which --obs-keys names \(it has: achieved_goal, desired"):
+        read(path, 200, choice=Choice(parts=("camera",)))
 
 
 def test_genuine_minari_data_set_reads_back(minari_root: Path) -> None:

@@ -294,20 +294,23 @@ def test_recordings_of_a_robot_without_a_simulator(tmp_path: Path) -> None:
     path = write_file(tmp_path / "log.hdf5", width=7, actions=actions)
     data = {"env": "data", "offline": [f"file:{path}"], "expert": [f"file:{path}#traj=1"]}
     recipe = write_recipe(tmp_path / "r.toml", TINY | {"dataset": data})
-    found = succeed("run", recipe, "--out", tmp_path / "run", "--json").json["policies"]
+    told = succeed("run", recipe, "--out", tmp_path / "run", "--json").json
+    found, score = told["policies"], told["per_seed"]["0"]
+    assert (score["held_out"], score["trajectories"], score["weighted"]) == (True, 1, True)
+    assert {"mean action", "nearest neighbour"} == set(score["beside"])
     assert found == [str(tmp_path / "run/seed0/policy.safetensors")]
     policy = NumpyPolicy.load(found[0])
     assert (policy.obs_dim, policy.act_dim) == (7, 2)
     action = policy.act(np.zeros(7))
     assert ((action >= actions.min(0)) & (action <= actions.max(0))).all()
-    assert "no simulator" in refuse(4, "eval", "--policy", found[0], "--dry-run")
+    assert "action error" in succeed("eval", "--policy", found[0], "--episodes", "2").stdout
     value, out = Path(found[0]).with_name("value.safetensors"), tmp_path / "p.safetensors"
-    assert "eval" not in succeed("train-policy", "--value", value, "--out", out, "--steps", "5", *SMALL).stderr
+    assert "smodice eval" in succeed("train-policy", "--value", value, "--out", out, "--steps", "5", *SMALL).stderr
     endless = write_file(tmp_path / "endless.hdf5", width=7, actions=actions, terminals=None, timeouts=None)
     one = ("--offline", f"file:{endless}", "--expert", f"file:{path}#traj=1", "--out", tmp_path / "one.h5")
     assert "nothing marks an end among its 59 rows" in succeed("build-dataset", "--env", "data", *one).stderr
     plan = succeed("run", recipe, "--out", tmp_path / "run", "--dry-run", "--json").json["plan"]
-    assert [Path(entry["path"]).stem for entry in plan] == ["dataset", "disc", "value", "policy"]
+    assert [Path(entry["path"]).stem for entry in plan] == ["dataset", "disc", "value", "policy", "eval"]
     assert {entry["status"] for entry in plan} == {"cached"}
     succeed("inspect", tmp_path / "run/seed0/weights.h5")
     succeed("report", tmp_path / "run", "--html", tmp_path / "r.html")

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from conftest import Outcome, smodice
@@ -183,6 +184,9 @@ def prepare(folder: Path) -> None:
         copy.write_text(small_recipe(path.read_text()) if path.parent != ROOT / "pipelines" else path.read_text())
     for name in ("arm.hdf5", "demonstration.hdf5"):
         write_file(folder / name, width=7)
+    rng = np.random.default_rng(0)
+    lines = [f"{row // 10},{','.join(map(str, rng.normal(size=4)))}" for row in range(30)]
+    (folder / "arm.csv").write_text("\n".join(["episode,joint_0,joint_1,motor_0,motor_1", *lines]) + "\n")
 
 
 def run_small(command: str) -> Outcome:

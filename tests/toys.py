@@ -20,7 +20,7 @@ from smodice_cli.data import Dataset, Transitions
 from smodice_cli.engine import Context, Output, Stage
 from smodice_cli.envs import ENVIRONMENTS, Environment
 from smodice_cli.sources.layouts import LAYOUTS, Layout
-from smodice_cli.sources.source import PARTS, Contents, Parts
+from smodice_cli.sources.source import EVERYTHING, Choice, Contents
 from smodice_cli.stages import STAGES
 
 # --- an environment: walk along a line to 1 ---------------------------------------------------------------------------
@@ -70,18 +70,18 @@ class Steps(Layout):
 
     format = "a file of steps"
 
-    def __init__(self, path: Path, file: Any) -> None:
-        super().__init__(path, file)
+    def __init__(self, path: Path, file: Any, choice: Choice = EVERYTHING) -> None:
+        super().__init__(path, file, choice)
         self.numbers = np.loadtxt(path, delimiter=",", ndmin=2)
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
         return path.suffix == ".steps"
 
-    def describe(self, parts: Parts = PARTS) -> Contents:
+    def describe(self) -> Contents:
         return Contents(observations=2, actions=1, rewards=False)
 
-    def episodes(self, horizon: int, *, states_only: bool = False, parts: Parts = PARTS) -> Iterator[Transitions]:
+    def episodes(self, horizon: int, *, states_only: bool = False) -> Iterator[Transitions]:
         for number in np.unique(self.numbers[:, 0]):
             lines = self.numbers[self.numbers[:, 0] == number]
             actions = lines[:-1, 3:]

@@ -6,6 +6,7 @@ tests, benchmarks and notebooks use the learners as train-policy does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,6 +39,7 @@ class PolicyLearner(Learner):
     """A learner whose result is a policy."""
 
     kept: nets.TanhGaussianPolicy  # what is written in the end
+    held_out: Sequence[int] = ()  # the trajectories that it never saw
 
 
 class Algorithm:

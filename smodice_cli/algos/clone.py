@@ -157,11 +157,14 @@ def clone_rows(
     policy = new_policy(data, config.hidden, generator)
     real = data.real_rows().astype(np.float64)
     columns = data["observations"], data["actions"], real if weights is None else np.where(real, weights, 0.0)
-    held = None
+    held, trajectories = None, np.empty(0, np.int64)
     if config.holdout:
         lengths = np.diff(data.offsets)
-        held = np.repeat(held_out(len(lengths), config.holdout, generator), lengths)
-    return CloneLearner(policy, *columns, config, generator, device, counts=real, uniform=uniform, held=held)
+        chosen = held_out(len(lengths), config.holdout, generator)
+        held, trajectories = np.repeat(chosen, lengths), np.flatnonzero(chosen)
+    learner = CloneLearner(policy, *columns, config, generator, device, counts=real, uniform=uniform, held=held)
+    learner.held_out = trajectories.tolist()
+    return learner
 
 
 class BC(Algorithm):

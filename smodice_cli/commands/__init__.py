@@ -5,6 +5,7 @@ from smodice_cli.cli import app
 from smodice_cli.commands import stages
 from smodice_cli.commands import run
 from smodice_cli.commands import look
+from smodice_cli.commands import export
 from smodice_cli.commands import tools
 
-__all__ = ["app", "look", "run", "stages", "tools"]
+__all__ = ["app", "export", "look", "run", "stages", "tools"]

@@ -38,9 +38,10 @@ def status(
     "smodice inspect runs/pointmass-4direction/seed0/weights.h5 --trajectory 12 --csv trajectory.csv",
     "smodice inspect runs/pm/weights.h5 --compare runs/pm/chi2.weights.h5 --json",
     "smodice inspect runs/pointmass-4direction/dataset.h5",
+    "smodice inspect demo.hdf5",
 )
 def inspect(
-    file: Annotated[Path, typer.Argument(help="Any artifact.")],
+    file: Annotated[Path, typer.Argument(help="Any artifact, or a recording: a file, a folder or a pattern.")],
     trajectory: Annotated[
         int | None, typer.Option(metavar="K", help="Weights: also show trajectory K along time.")
     ] = None,
@@ -48,7 +49,10 @@ def inspect(
         Path | None, typer.Option(metavar="FILE", help="Weights: compare with other weights of the same dataset.")
     ] = None,
     dims: Annotated[
-        str, typer.Option(metavar="I,J", help="State dimensions to draw; default: the task's own, else PCA.")
+        str,
+        typer.Option(
+            metavar="I,J", help="State dimensions to draw, numbers or names; default: the task's own, else PCA."
+        ),
     ] = "",
     top: Annotated[int, typer.Option(min=1, help="Weights: how many heaviest and lightest trajectories.")] = 5,
     frames: Annotated[
@@ -62,8 +66,12 @@ def inspect(
     html: Annotated[Path | None, _file("Write one self-contained page.")] = None,
     force: Overwrite = False,
 ) -> None:
-    """See what an artifact holds: for weights their health and what they chose, for the others what was learned."""
+    """See what an artifact holds: for weights their health and what they chose, for the others what was learned.
+
+    Of a recording: what lies in it, and the command that would load it.
+    """
     from smodice_cli import views
+    from smodice_cli.views import recording
     from smodice_cli.views.opened import Request, parse_plane
     from smodice_cli.views.render import html as pages
     from smodice_cli.views.render import output, terminal
@@ -75,6 +83,13 @@ def inspect(
     for path, ending in ((csv, ".csv"), (png, ".png"), (html, ".html")):
         if path:
             output.check(path, ending, force)
+    if recording.is_one(file):
+        if csv or png or html or compare or trajectory is not None:
+            raise UsageError(f"{file} is a recording: there are pictures and tables of the dataset made from it")
+        facts = recording.describe(file)
+        terminal.show(recording.show(facts))
+        console.result(facts)
+        return
     opened = views.open_artifact(file)
     facts, view = views.describe(opened, request), views.view_of(opened.kind)
     blocks = views.show(facts)

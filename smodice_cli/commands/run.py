@@ -26,7 +26,7 @@ from smodice_cli.console import console, escape
 from smodice_cli.engine import Options
 from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
-from smodice_cli.stages import DEFAULT, STAGES
+from smodice_cli.stages import DEFAULT
 
 
 @command(
@@ -62,7 +62,7 @@ def run(
     chosen = recipes.parse_set(set or [])
     named = [name.strip() for name in algo.split(",")] if algo else []
     found = recipes.read_recipe(recipe, source, named, preset)
-    planned = recipes.for_methods(found, chosen, variants)
+    planned = pipeline.hold_out_recordings(recipes.for_methods(found, chosen, variants))
     usual = recipes.configs(DEFAULT, recipes.for_algorithm(DEFAULT, found.settings, chosen))
     folder = out or recipes.run_folder(recipe, source)
     options = running.options()
@@ -81,11 +81,8 @@ def run(
         pipeline.run_chain(chains[0], options, workers=cores())
     else:
         pipeline.run_chains(chains, options, jobs or cores())
-    if all(STAGES["eval"] in chain.stages() for chain in chains):
-        show_summary(pipeline.summarise(folder, list(methods), numbers))
-    else:  # recordings without a simulator end with the policy
-        policies = [str(chain.place(chain.stages()[-1].kind)) for chain in chains]
-        console.result({"folder": str(folder), "policies": policies}, [f"policy: {escape(path)}" for path in policies])
+    summary = pipeline.summarise(folder, list(methods), numbers)
+    (show_summary if "normalized_mean" in summary["methods"][0] else show_recorded)(summary)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -116,6 +113,23 @@ def show_summary(summary: dict[str, Any]) -> None:
     console.table("", ["seed", "score", "mean return", "95 % interval"], rows)
     many = f" over {seeds} seeds" if seeds > 1 else ""
     lines = [f"score [bold]{_spread(summary)}[/]{many}", f"result: {escape(summary['folder'])}/summary.json"]
+    console.result(summary, lines)
+
+
+def show_recorded(summary: dict[str, Any]) -> None:
+    """The scores of policies that nobody simulates, and how to drive the robot with one."""
+    from smodice_cli.stages import offline_score
+
+    lines = []
+    for row in summary["methods"]:
+        lines += [f"{escape(row['method'])} seed {n}: {offline_score.line(s)}" for n, s in row["per_seed"].items()]
+    policy = escape(summary["methods"][0]["policies"][0])
+    lines += [
+        f"result: {escape(summary['folder'])}/summary.json",
+        "drive the robot, without torch:  from smodice_cli.algos.acting import NumpyPolicy",
+        f'    action = NumpyPolicy.load("{policy}").act(state)',
+        f"or elsewhere:  smodice export {policy} --to onnx",
+    ]
     console.result(summary, lines)
 
 

@@ -16,7 +16,6 @@ import typer
 
 from smodice_cli import recipes
 from smodice_cli.algos import ALGORITHMS
-from smodice_cli.artifacts import Header
 from smodice_cli.cli import MAX_SEED, PIPELINE, Algo, Common, DryRun, Force, Running, Source, command, flag, report
 from smodice_cli.config import Config, build, choices_of, merge
 from smodice_cli.console import console
@@ -108,7 +107,7 @@ def perform_stage(stage: Stage, common: Common, running: Running, given: dict[st
         return
     if video and start:
         films.record(start, video, config, common.seed)
-    report(result, *stage.tell(result.header), next_step(stage, chosen, out, result.header, named=bool(algo)))
+    report(result, *stage.tell(result.header), next_step(stage, chosen, out, named=bool(algo)))
 
 
 def stage_config(
@@ -154,10 +153,10 @@ def starting_point(stage: Stage, algo: str, places: dict[str, Path | None]) -> P
     return path
 
 
-def next_step(stage: Stage, algo: str, out: Path, header: Header, *, named: bool) -> str:
+def next_step(stage: Stage, algo: str, out: Path, *, named: bool) -> str:
     """The commands that take what was made: to look at it, and to go on."""
     steps = [["smodice", "inspect", str(stage.companion(out, stage.hands_on))]] if stage.hands_on else []
-    following = [later for before, later in pairwise(chain(algo)) if before is stage and later.takes(header)]
+    following = [later for before, later in pairwise(chain(algo)) if before is stage]
     for later in following:
         flags = ["--algo", algo] if named and later.by_algorithm else []
         steps.append(["smodice", later.name, f"--{flag_of(stage.kind)}", str(out), *flags])

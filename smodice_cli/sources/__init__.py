@@ -3,10 +3,12 @@
 sim:pointmass-4direction#50000      simulate; a bare number counts transitions (sim:gym:ID-random: Gymnasium's own)
 d4rl:hopper-expert-v2#200           D4RL's files, cached or downloaded; `d4rl:` may be left out
 minari:mujoco/hopper/expert-v0      Minari's data sets, local or downloaded
-file:log.hdf5#200                   recorded data (in any of the layouts, see `layouts`)
+file:log.hdf5#200                   recorded data (in any of the layouts, see `layouts`); `file:` may be left out
+file:logs  file:logs/*.hdf5         all recordings of a folder or of a pattern
 ...#200                             the first trajectories (of a simulation: transitions)
 ...#steps=5000  #episodes=10        the same, said outright
 ...#traj=8                          one trajectory, counted from 0
+...#filter=train                    those of robomimic's filter key, or of LeRobot's split
 ...#states=300  #success=300        states drawn at random; success states by the task's own test (experts only)
 """
 
@@ -20,7 +22,7 @@ from pathlib import Path
 from smodice_cli.artifacts import Link, read_header
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, UsageError, nearest
-from smodice_cli.files import file_digest
+from smodice_cli.files import file_digest, matching
 from smodice_cli.registry import Registry
 from smodice_cli.sources.source import ROW_SELECTIONS, STATE_SELECTIONS, Source
 
@@ -40,17 +42,21 @@ def parse(text: str) -> Source:
     """Take a source text apart; says what was expected where it cannot."""
     body, hash_sign, selection = text.partition("#")
     scheme, colon, name = body.partition(":")
+    if scheme not in SCHEMES and body not in d4rl_tables.urls() and body and matching(Path(body)):
+        scheme, colon, name = "file", ":", body  # a path may stand alone
     if not colon:
         scheme, name = "d4rl", body
         if name not in d4rl_tables.urls():
             close = nearest(body, sorted(d4rl_tables.urls())) if body else ""
             hint = close if close.startswith("did") else EXAMPLES
-            raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION] or an id of D4RL's", hint)
+            raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION], a path or an id of D4RL's", hint)
     if scheme not in SCHEMES:
-        raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION]", nearest(scheme, list(SCHEMES)))
+        raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION] or a path", nearest(scheme, list(SCHEMES)))
     if not name:
         raise UsageError(f"source '{text}' names nothing after '{scheme}:'")
     kind = SCHEMES[scheme]
+    if selection.startswith("filter=") and selection != "filter=":
+        return kind(text, scheme, name, "filter", None, selection.removeprefix("filter="))
     return kind(text, scheme, name, *(_parse_selection(text, selection, kind.bare_number) if hash_sign else ()))
 
 

@@ -12,7 +12,7 @@ from smodice_cli.data import Transitions, offsets_of, parse_dims
 from smodice_cli.envs import Environment
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import np
-from smodice_cli.sources.source import STATE_SELECTIONS, Source
+from smodice_cli.sources.source import EVERYTHING, STATE_SELECTIONS, Choice, Source
 
 SEARCHED = 1_000_000  # transitions simulated in search of states before giving up
 
@@ -28,11 +28,13 @@ class ExpertStates:
     action_rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the states they were taken in
 
 
-def expert_states(source: Source, env: str, seed: int, workers: int, *, actions: bool = False) -> ExpertStates:
+def expert_states(
+    source: Source, env: str, seed: int, workers: int, *, actions: bool = False, choice: Choice = EVERYTHING
+) -> ExpertStates:
     """What an expert source selects."""
     if actions and source.selection in STATE_SELECTIONS:
         raise InputError(f"expert source '{source.text}' selects single states, which have no actions")
-    with closing(source.episodes(env, seed, workers, states_only=not actions)) as stream:
+    with closing(source.episodes(env, seed, workers, states_only=not actions, choice=choice)) as stream:
         if source.selection not in STATE_SELECTIONS:
             return _trajectories(stream, actions)
         return ExpertStates(_draw(stream, source, env, np.random.default_rng([seed, 1])))

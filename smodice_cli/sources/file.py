@@ -1,14 +1,16 @@
-"""`file:PATH`: a recording of the user's own; and what all sources that are read from a file share."""
+"""`file:PATH`: recordings of the user's own; and what all sources that are read from files share."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from smodice_cli import envs
 from smodice_cli.errors import InputError
+from smodice_cli.files import matching
 from smodice_cli.lazy import np
 from smodice_cli.sources import layouts
-from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts, Source
+from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Source
 
 
 class Recorded(Source):
@@ -24,26 +26,34 @@ class Recorded(Source):
                 "remove those rows from the file",
             )
 
-    def describe(self, parts: Parts = PARTS, *, fetch: bool = True) -> Contents | None:
+    def describe(self, choice: Choice = EVERYTHING, *, fetch: bool = True) -> Contents | None:
         path = self.file(fetch=fetch)
         if path is None:
             return None
-        with layouts.opened(path) as recording:
-            return recording.describe(parts)
+        with layouts.opened(path, replace(choice, subset=self.subset)) as recording:
+            return recording.describe()
 
-    def episodes(self, env: str, seed: int, workers: int, *, states_only: bool = False) -> Blocks:
+    def episodes(
+        self, env: str, seed: int, workers: int, *, states_only: bool = False, choice: Choice = EVERYTHING
+    ) -> Blocks:
         found = envs.find(env)
-        parts = found.observation_parts
         path = self.file()
         assert path is not None
-        with layouts.opened(path) as recording:
-            same = recording.describe(parts).observations == found.obs_dim
+        chosen = replace(choice, subset=self.subset, usual=found.observation_parts)
+        with layouts.opened(path, chosen) as recording:
+            same = recording.describe().observations == found.obs_dim
             horizon = found.horizon if same else envs.UNLIMITED  # another body has a time limit of its own
-            yield from self.select(recording.episodes(horizon, states_only=states_only, parts=parts))
+            yield from self.select(recording.episodes(horizon, states_only=states_only))
+
+    def members(self, choice: Choice = EVERYTHING) -> list[Path]:
+        path = self.file()
+        assert path is not None
+        with layouts.opened(path, replace(choice, subset=self.subset)) as recording:
+            return recording.members
 
 
 class File(Recorded):
-    """A file on this machine; which layout it has, it says itself."""
+    """A file, a folder or a pattern on this machine; which layout it has, it says itself."""
 
     @property
     def label(self) -> str:
@@ -55,6 +65,6 @@ class File(Recorded):
 
     def file(self, *, fetch: bool = True) -> Path | None:
         path = Path(self.name)
-        if not path.is_file():
-            raise InputError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}")
+        if not matching(path):
+            raise InputError(f"nothing matches {path}" if "*" in self.name else f"{path} does not exist")
         return path

@@ -13,7 +13,7 @@ from smodice_cli.data import Transitions, concatenate
 from smodice_cli.envs import ENVIRONMENTS
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.parallel import ordered_map
-from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts, Source
+from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Source
 
 BATCH = 8  # episodes a worker makes at a time
 RANDOM, DEMONSTRATOR = BUILT_IN = ("random", "demonstrator")  # who acts without a policy file
@@ -45,11 +45,13 @@ class Simulation(Source):
         who = behaviour(self.name)[1]
         return None if who in BUILT_IN else Path(who)
 
-    def describe(self, parts: Parts = PARTS, *, fetch: bool = True) -> Contents | None:
+    def describe(self, choice: Choice = EVERYTHING, *, fetch: bool = True) -> Contents | None:
         env = envs.find(self.body)
         return Contents(env.obs_dim, env.act_dim)
 
-    def episodes(self, env: str, seed: int, workers: int, *, states_only: bool = False) -> Blocks:
+    def episodes(
+        self, env: str, seed: int, workers: int, *, states_only: bool = False, choice: Choice = EVERYTHING
+    ) -> Blocks:
         """As they are seeded by their number, single ones are made without those before them."""
         check_actor(self.name)  # fail here, before any process starts
         if self.selection == "traj":

@@ -10,14 +10,62 @@ from typing import Any, ClassVar
 
 from smodice_cli import envs
 from smodice_cli.data import Transitions
-from smodice_cli.errors import InputError, UsageError
+from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.lazy import np
 
-ROW_SELECTIONS = ("steps", "episodes", "traj")
+ROW_SELECTIONS = ("steps", "episodes", "traj", "filter")
 STATE_SELECTIONS = ("states", "success")
 Blocks = Generator[Transitions, None, None]  # of whole episodes
 Parts = tuple[str, ...]
 PARTS: Parts = ("observation",)  # of an observation that is a dictionary, where no environment says otherwise
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is read of recordings that hold several things, or call them by names of their own."""
+
+    parts: Parts = ()  # of an observation that is a dictionary: names or patterns, joined in this order
+    usual: Parts = PARTS  # the parts where none are named
+    columns: Parts = ()  # of a table: those of the state, names or patterns
+    actions: Parts = ()  # ... and those of the action
+    episode: str = ""  # the column of a table that numbers the episodes
+    keys: tuple[tuple[str, str], ...] = ()  # our names of columns, and the file's
+    subset: str = ""  # a named part of the episodes: a filter key, a split
+
+
+EVERYTHING = Choice()
+COLUMNS = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
+
+
+def words(text: str) -> Parts:
+    """`a,b,c` as a list of words."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_keys(text: str) -> tuple[tuple[str, str], ...]:
+    """`observations=obs,actions=acts`: our names of columns, and the file's."""
+    found = []
+    for word in words(text):
+        ours, equals, theirs = word.partition("=")
+        if not equals or not theirs:
+            raise UsageError(f"--keys {text}: expected OURS=THEIRS, e.g. --keys observations=obs,actions=acts")
+        if ours not in COLUMNS:
+            raise UsageError(f"--keys {text}: '{ours}' is no column of ours", nearest(ours, COLUMNS))
+        found.append((ours, theirs))
+    return tuple(found)
+
+
+def choice_of(config: Any, env: envs.Environment | None = None, *, expert: bool = False) -> Choice:
+    """What the settings of build-dataset choose of recordings, or of those of the expert."""
+    other = words(config.expert_keys) if expert else ()
+    return Choice(
+        parts=other or words(config.obs_keys),
+        usual=env.observation_parts if env else PARTS,
+        columns=other or words(config.state_columns),
+        actions=words(config.action_columns),
+        episode=config.episode_column,
+        keys=parse_keys(config.keys),
+    )
 
 
 @dataclass(frozen=True)
@@ -28,6 +76,10 @@ class Contents:
     actions: int
     rewards: bool = True
     ends: bool = True  # marks of where episodes end
+    names: Parts = ()  # of the state's dimensions, where the recording knows them
+    action_names: Parts = ()
+    left_out: Parts = ()  # what else was observed and is no part of the state
+    episode_name: str = ""  # what the recording calls its episodes, e.g. demo_{}
 
 
 @dataclass(frozen=True)
@@ -39,6 +91,7 @@ class Source:
     name: str
     selection: str = ""
     count: int | None = None
+    subset: str = ""  # of the episodes, by the recording's own name for it
 
     bare_number: ClassVar[str] = "episodes"  # what a number alone after the # counts
     endless: ClassVar[bool] = False  # whether there are always more episodes
@@ -82,13 +135,19 @@ class Source:
         """The file it depends on, downloaded first where that is needed and allowed; None if there is none."""
         return None
 
-    def describe(self, parts: Parts = PARTS, *, fetch: bool = True) -> Contents | None:
+    def describe(self, choice: Choice = EVERYTHING, *, fetch: bool = True) -> Contents | None:
         """What it holds; None where it is not there yet and may not be downloaded."""
         raise NotImplementedError
 
-    def episodes(self, env: str, seed: int, workers: int, *, states_only: bool = False) -> Blocks:
+    def episodes(
+        self, env: str, seed: int, workers: int, *, states_only: bool = False, choice: Choice = EVERYTHING
+    ) -> Blocks:
         """Blocks of whole episodes after the selection of rows; `states_only` accepts data without actions."""
         raise NotImplementedError
+
+    def members(self, choice: Choice = EVERYTHING) -> list[Path]:
+        """The files that its rows are numbered by; none where they come from no file."""
+        return []
 
     def select(self, stream: Blocks) -> Blocks:
         """What the selection leaves of all episodes.

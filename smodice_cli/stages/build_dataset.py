@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,12 @@ from smodice_cli.lazy import Lazy, np
 if TYPE_CHECKING:
     from smodice_cli import sources
     from smodice_cli.sources import expert, layouts
-    from smodice_cli.sources.source import Source
+    from smodice_cli.sources import source as reading
+    from smodice_cli.sources.source import Choice, Contents, Source
 else:
-    sources, expert, layouts = (Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts"))
+    sources, expert, layouts, reading = (
+        Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts", ".source")
+    )
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,27 @@ class Config(BaseConfig):
     expert_dims: str = setting(
         "", "state dimensions that expert and imitator share, e.g. 0:2 or 0,1,5", flag="--expert-dims", metavar="DIMS"
     )
+    keys: str = setting(
+        "",
+        "our names of columns and those in your files, e.g. observations=obs,actions=acts",
+        flag="--keys",
+        metavar="OURS=THEIRS",
+    )
+    obs_keys: str = setting(
+        "", "parts of an observation that is a dictionary, joined in this order", flag="--obs-keys", metavar="A,B"
+    )
+    expert_keys: str = setting(
+        "", "the expert's parts or columns, where they have other names", flag="--expert-keys", metavar="A,B"
+    )
+    state_columns: str = setting(
+        "", "columns of a table that are the state, names or patterns", flag="--state-columns", metavar="A,B*"
+    )
+    action_columns: str = setting(
+        "", "columns of a table that are the action, names or patterns", flag="--action-columns", metavar="A,B*"
+    )
+    episode_column: str = setting(
+        "", "column of a table that numbers the episodes", flag="--episode-column", metavar="NAME"
+    )
     absorbing: bool = setting(
         False,
         "add an absorbing state (indicator dimension) that terminal rows lead to",
@@ -69,6 +94,7 @@ class BuildDataset(Stage):
         "--expert sim:pointmass-4direction#success=300 --out runs/pm/dataset.h5",
         "smodice build-dataset --env hopper --offline hopper-expert-v2#200 --offline hopper-random-v2 "
         "--expert hopper-expert-v2#traj=0",
+        "smodice build-dataset --env data --offline arm.hdf5 --expert demo.hdf5#traj=0 --obs-keys joints,gripper",
         "smodice build-dataset --config pipelines/observations/hopper.toml --source d4rl --dry-run",
     )
 
@@ -88,7 +114,7 @@ class BuildDataset(Stage):
         for source in offline:
             source.check_offline(config.env)
         if config.env == envs.DATA:
-            config = replace(config, env=_measured(offline[0], fetch=fetch))
+            config = replace(config, env=_measured(offline[0], reading.choice_of(config), fetch=fetch))
         env = envs.find(config.env)
         parse_dims(config.expert_dims, env.obs_dim)
         for source in experts:
@@ -97,8 +123,9 @@ class BuildDataset(Stage):
                 raise UsageError(f"expert source '{source.text}' is another body, whose actions are not the imitator's")
         links = sources.linked_files([*offline, *experts], context.out.parent, fetch=fetch)
         for source in offline:  # recordings of another environment, before anything is simulated
-            if held := source.describe(env.observation_parts, fetch=False):
+            if held := source.describe(reading.choice_of(config, env), fetch=False):
                 env.check_widths(source.text, observations=held.observations, actions=held.actions)
+        _refuse_inside(context.out, [*offline, *experts])
         return replace(context, config=config, links=links)
 
     def work(self, context: Context) -> list[Output]:
@@ -122,13 +149,26 @@ class BuildDataset(Stage):
             "expert_return": expert.expert_return(described, demonstrated),
             "sources": sources.labels(offline),
             "offline": described,
+            "state_names": _names(described, "names"),
+            "action_names": _names(described, "action_names"),
         }
+        arrays["files"] = _places(offline, config, env)
         return [Output(arrays | {"action_low": low, "action_high": high}, metrics, notes)]
 
 
-def _measured(source: Source, *, fetch: bool) -> str:
+def _refuse_inside(out: Path, found: list[Source]) -> None:
+    """Refuse to write among the recordings that are read: the next time, the artifact would be one of them."""
+    for source in found:
+        place = source.file(fetch=False)
+        if place is None or place.is_file():
+            continue
+        if place.resolve() in out.resolve().parents or fnmatch(str(out.resolve()), str(place.absolute())):
+            raise UsageError(f"{out} lies in {place}, which is read", "choose another --out")
+
+
+def _measured(source: Source, choice: Choice, *, fetch: bool) -> str:
     """The environment `data` in full: the sizes of state and action are those of the first recording."""
-    held = source.describe(fetch=fetch)
+    held = source.describe(choice, fetch=fetch)
     if held is None:
         raise UsageError(f"--env {envs.DATA}: '{source.text}' is not there yet to be measured")
     if not held.actions:
@@ -146,7 +186,8 @@ def _read_expert(
     for index, source in enumerate(map(sources.parse, config.expert)):
         seed = context.seed + 1000 * (index + 500)  # the expert's episodes are not the offline ones
         threads, actions = context.options.threads, config.expert_actions
-        found = expert.expert_states(source, config.env, seed, threads, actions=actions)
+        choice = reading.choice_of(config, env, expert=True)
+        found = expert.expert_states(source, config.env, seed, threads, actions=actions, choice=choice)
         expert.check(found, source, env, some_dims=bool(config.expert_dims))
         if found.actions is not None and (outside := env.count_outside(found.actions)):
             _warn_of_clipping(notes, source, env, f"{outside} expert")
@@ -161,14 +202,17 @@ def _read_offline(
     context: Context, env: Environment, spool: Spool, index: int, source: Source, notes: list[str]
 ) -> dict[str, Any]:
     """Append a source to the spool; returns what the header tells of it."""
-    held = source.describe(env.observation_parts)
+    choice = reading.choice_of(context.config, env)
+    held = source.describe(choice)
     assert held is not None
+    if held.left_out:
+        _warn_of_parts(notes, source, held)
     rows = clipped = longest = 0
     returns: list[float] = []
     seed = context.seed + 1000 * index  # two sources of one kind must not repeat each other
     wanted = source.count if source.selection == "steps" else None
     with console.progress(f"{context.stage.name} {source.label}", wanted or 0) as bar:
-        for block in source.episodes(env.name, seed, context.options.threads):
+        for block in source.episodes(env.name, seed, context.options.threads, choice=choice):
             matrices = ("observations", "next_observations", "actions")
             env.check_widths(source.text, **{name: getattr(block, name).shape[1] for name in matrices})
             check(block, source.text, rows)
@@ -186,7 +230,30 @@ def _read_offline(
         _warn(notes, f"{source.text}: an episode has {longest} steps, where {env.name} ends after {env.horizon}")
     if not held.ends and len(returns) == 1:
         _warn(notes, f"{source.text}: nothing marks an end among its {rows} rows, so they count as one episode")
-    return source.summary(rows, returns, rewards=held.rewards)
+    named = {"names": held.names, "action_names": held.action_names, "left_out": held.left_out}
+    called = {"episode_name": held.episode_name} if held.episode_name else {}
+    named_parts = {key: list(names) for key, names in named.items() if names}
+    return source.summary(rows, returns, rewards=held.rewards) | called | named_parts
+
+
+def _names(described: list[dict[str, Any]], which: str) -> list[str]:
+    """The names of the dimensions, as the first source has them that has any."""
+    found = [source[which] for source in described if source.get(which)]
+    return found[0] if found else []
+
+
+def _places(offline: list[Source], config: Any, env: Environment) -> np.ndarray:
+    """The files of every source that its episodes are numbered by, one text a source and file."""
+    choice = reading.choice_of(config, env)
+    texts = [f"{index}\t{path}" for index, source in enumerate(offline) for path in source.members(choice)]
+    return np.frombuffer("\n".join(texts).encode(), np.uint8)
+
+
+def _warn_of_parts(notes: list[str], source: Source, held: Contents) -> None:
+    goals = [part for part in held.left_out if "goal" in part.lower()]
+    unseen = f"; the imitator will not see its goal ({', '.join(goals)})" if goals else ""
+    parts = f"{', '.join(held.left_out)} of the observation {'is' if len(held.left_out) == 1 else 'are'} left out"
+    _warn(notes, f"{source.text}: {parts}{unseen} (--obs-keys chooses)")
 
 
 def _warn_of_clipping(notes: list[str], source: Source, env: Environment, which: str) -> None:

@@ -1,8 +1,10 @@
-"""eval: episodes of the final policy in the simulator, in parallel processes, into eval.json."""
+"""eval: episodes of the final policy in the simulator, in parallel processes, into eval.json.
+
+Without a simulator, the error of its actions on recordings (`offline_score`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
@@ -20,6 +22,7 @@ from smodice_cli.envs import Environment
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import np
 from smodice_cli.parallel import ordered_map
+from smodice_cli.stages import offline_score
 
 BOOTSTRAP = 2000  # resamples for the interval of the mean
 
@@ -42,7 +45,10 @@ class Evaluate(Stage):
     Config = Config
     simulates = films = True
     instead_of_steps = "use --episodes"
-    help = "Score the policy in the simulator; writes [bold]eval.json[/] (x.eval.json for x.safetensors)."
+    help = (
+        "Score the policy in the simulator, or without one on recordings; writes [bold]eval.json[/] "
+        "(x.eval.json for x.safetensors)."
+    )
     examples = (
         "smodice eval --policy runs/pm/policy.safetensors --episodes 100 --json",
         "smodice eval --policy runs/pm/policy.safetensors --stochastic --out runs/pm/eval-sampled.json",
@@ -52,19 +58,14 @@ class Evaluate(Stage):
     def starts_from(self, algo: str) -> str:
         return "policy"
 
-    def applies(self, configs: Mapping[str, Any]) -> bool:
-        return envs.can_simulate(configs["dataset"].env)
-
-    def takes(self, header: Header) -> bool:
-        return envs.can_simulate(header.metrics["env"])
-
     def place(self, start: Path | None, config: Any, folder: Path) -> Path:
         assert start is not None
         return beside(start, "policy.safetensors", self.file)
 
     def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
         found = {"policy": artifacts.load(start, "policy")}
-        envs.check_simulator(found["policy"].header.metrics["env"])
+        if not envs.can_simulate(found["policy"].header.metrics["env"]):
+            return offline_score.inputs(found["policy"])
         if config.curve_episodes and "snapshots" in found["policy"].header.outputs:
             try:
                 found["snapshots"] = artifacts.follow(found["policy"], "snapshots", "snapshots")
@@ -74,6 +75,9 @@ class Evaluate(Stage):
 
     def work(self, context: Context) -> list[Output]:
         config, policy = context.config, context.inputs["policy"]
+        if "dataset" in context.inputs:  # recordings, and no simulator
+            payload = offline_score.score(dict(context.inputs), context.seed)
+            return [Output(payload, payload["score"])]
         env = envs.find(policy.header.metrics["env"])
         actors: list[tuple[Artifact, int | None, int]] = [(policy, None, config.episodes)]  # with their episodes
         steps: list[int] = []
@@ -94,7 +98,8 @@ class Evaluate(Stage):
         return [Output(payload, payload["score"])]
 
     def tell(self, header: Header) -> tuple[dict[str, Any], list[str]]:
-        return {"score": header.metrics}, [score_line(header.metrics)]
+        offline = "action_error" in header.metrics
+        return {"score": header.metrics}, [(offline_score.line if offline else score_line)(header.metrics)]
 
 
 def _episode(

@@ -78,6 +78,8 @@ class TrainPolicy(Stage):
         snapshots = Snapshots(learner)
         done = fit(snapshots, context)
         metrics = {"env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
+        if learner.held_out:  # which of the trajectories it never saw
+            metrics["held_out"] = list(learner.held_out)
         made = [Output(learner.kept.state_dict(), metrics)]
         return made + ([Output(snapshots.stack(done), metrics, kind="snapshots")] if config.snapshots else [])
 

@@ -8,6 +8,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, View, records
 from smodice_cli.views.choice import episode_returns
+from smodice_cli.views.opened import plane_of
 from smodice_cli.views.places import choose_plane, density_panel, state_map
 from smodice_cli.views.plots import draw_shares, shares, spread
 from smodice_cli.views.render.terminal import columns
@@ -41,7 +42,7 @@ class DatasetView(View):
     def panels(self, opened: Opened, facts: Facts, request: Request) -> list[Panel]:
         dataset = opened.dataset
         assert dataset is not None
-        plane, found = choose_plane(dataset, request.dims), []
+        plane, found = choose_plane(dataset, plane_of(request.dims, dataset)), []
         for name, values in zip(("Return", "Length"), episode_returns(dataset), strict=True):
             source = dataset["episode_source"]
             groups = {label: values[source == i] for i, label in enumerate(dataset.sources) if (source == i).any()}
@@ -76,7 +77,11 @@ def state_ranges(dataset: Dataset) -> Records:
     figures = {"min": states.min(axis=0), "mean": dataset["mean"], "std": dataset["std"], "max": states.max(axis=0)}
     found = []
     for dim in range(states.shape[1]):
-        entry: dict[str, Any] = {"dim": dim, **{name: float(column[dim]) for name, column in figures.items()}}
+        entry: dict[str, Any] = {
+            "dim": dim,
+            "name": dataset.name_of(dim),
+            **{name: float(column[dim]) for name, column in figures.items()},
+        }
         if dim in dataset.dims:
             theirs = spread(expert[:, dataset.dims.index(dim)])
             entry |= {f"expert_{name}": theirs[name] for name in ("min", "mean", "max")}
@@ -88,7 +93,10 @@ def action_ranges(dataset: Dataset) -> Records:
     """Each action's range, and how often it sits at its limit."""
     actions = dataset["actions"]
     limit = at_limit(dataset, actions).mean(axis=0)
-    return [{"dim": dim, **spread(actions[:, dim]), "at_limit": float(limit[dim])} for dim in range(actions.shape[1])]
+    return [
+        {"dim": dim, "name": dataset.action_name(dim), **spread(actions[:, dim]), "at_limit": float(limit[dim])}
+        for dim in range(actions.shape[1])
+    ]
 
 
 def at_limit(dataset: Dataset, actions: np.ndarray) -> np.ndarray:

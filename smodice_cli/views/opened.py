@@ -11,7 +11,8 @@ from typing import Any
 from smodice_cli import artifacts
 from smodice_cli.artifacts import Artifact
 from smodice_cli.data import Dataset
-from smodice_cli.errors import InputError, SmodiceError, UsageError
+from smodice_cli.errors import InputError, SmodiceError, UsageError, nearest
+from smodice_cli.files import matching
 from smodice_cli.lazy import np
 
 NEED_DATASET = ("expert against the rest", "top and bottom trajectories", "state map", "names of the sources")
@@ -26,17 +27,31 @@ class Request:
 
     trajectory: int | None = None
     compare: Path | None = None
-    dims: tuple[int, int] | None = None
+    dims: tuple[str, str] | None = None  # numbers, or names where the dataset has them
     top: int = 5
     frames: bool = False
 
 
-def parse_plane(text: str) -> tuple[int, int]:
-    """`0,1` as two dimensions of the state."""
+def parse_plane(text: str) -> tuple[str, str]:
+    """`0,1` or `elbow,wrist` as two dimensions of the state."""
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts) or parts[0] == parts[1]:
+    if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
         raise UsageError(f"--dims {text}: expected two dimensions of the state, e.g. 0,1")
-    return int(parts[0]), int(parts[1])
+    return parts[0], parts[1]
+
+
+def plane_of(dims: tuple[str, str] | None, dataset: Dataset) -> tuple[int, int] | None:
+    """The numbers of two dimensions of the state, by number or by name."""
+    if dims is None:
+        return None
+    width, found = dataset["observations"].shape[1], []
+    for word in dims:
+        dim = dataset.names.index(word) if word in dataset.names else int(word) if word.isdecimal() else width
+        if dim >= width:
+            hint = nearest(word, dataset.names) if dataset.names else ""
+            raise UsageError(f"--dims {','.join(dims)}: the state has dimensions 0 to {width - 1}, no '{word}'", hint)
+        found.append(dim)
+    return found[0], found[1]
 
 
 @dataclass(frozen=True)
@@ -66,10 +81,7 @@ class Opened:
             if given and self.dataset is None:
                 raise InputError(f"{flag} needs the dataset: {self.missing or 'this artifact names none'}")
         if request.dims and self.dataset:
-            width = self.dataset["observations"].shape[1]
-            if max(request.dims) >= width:
-                i, j = request.dims
-                raise UsageError(f"--dims {i},{j}: the state has dimensions 0 to {width - 1}")
+            plane_of(request.dims, self.dataset)
 
 
 def read_log(path: Path) -> Records:
@@ -109,7 +121,7 @@ def provenance(artifact: Artifact) -> Records:
         seen.add(link.digest)
         place = artifacts.linked(path, link)
         entry = {"input": name, "path": str(place), "digest": link.digest, "state": "missing"}
-        if place.exists():
+        if matching(place):
             try:
                 header = artifacts.read_header(place)
                 entry["state"] = "ok" if header.digest == link.digest else "changed since"

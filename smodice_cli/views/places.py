@@ -38,7 +38,7 @@ def choose_plane(dataset: Dataset, dims: tuple[int, int] | None = None) -> Plane
     if dims is None and dataset.env in envs.ENVIRONMENTS:
         dims = envs.ENVIRONMENTS[dataset.env].plot_dims
     if dims:
-        names = (f"s[{dims[0]}]", f"s[{dims[1]}]")
+        names = (dataset.name_of(dims[0]), dataset.name_of(dims[1]))
         return Plane(np.eye(width)[list(dims)], names, np.zeros(width), dims)
     every = max(1, dataset.rows // 50_000)
     centre, std = np.asarray(dataset["mean"], np.float64), np.asarray(dataset["std"], np.float64)

@@ -33,7 +33,7 @@ class PolicyView(View):
             pair = {name: taken[:, dim] for name, taken in actions.items()}
             error, variance = float(np.square(pair["data"] - pair["policy"]).mean()), float(pair["data"].var())
             found.append(
-                {"dim": dim}
+                {"dim": dim, "name": dataset.action_name(dim)}
                 | {name: {**spread(taken), "at_limit": float(limit[name][dim])} for name, taken in pair.items()}
                 | {"squared_error": error, "explained": 1 - error / variance if variance else None}
                 | {"histogram": shares_of_most(pair)}
@@ -49,7 +49,7 @@ class PolicyView(View):
         data = "weighted data" if facts["weighted"] else "data"
         actions = [{"share": "" if a["explained"] is None else percent(a["explained"]), **a} for a in facts["actions"]]
         columns = {
-            "action": "{dim}",
+            "action": "{name}",
             data: "{data[mean]:.3g} ± {data[std]:.3g}",
             "policy": "{policy[mean]:.3g} ± {policy[std]:.3g}",
             "at the limit (data | policy)": "{data[at_limit]!p} | {policy[at_limit]!p}",
@@ -62,7 +62,7 @@ class PolicyView(View):
         data = "weighted data" if facts.get("weighted") else "data"
         caption = f"The policy's actions on the {data} against the data's own."
         found = [
-            Panel(f"action{a['dim']}", f"Action {a['dim']}", caption, draw_shares, ("action", a["histogram"]))
+            Panel(f"action{a['dim']}", f"Action {a['name']}", caption, draw_shares, ("action", a["histogram"]))
             for a in facts.get("actions", [])
         ]
         return found + super().panels(opened, facts, request)

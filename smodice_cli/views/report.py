@@ -28,6 +28,19 @@ from smodice_cli.views.runs import Run, Seed, collect, own_stages, shared_kinds,
 from smodice_cli.views.scores import Line, over_seeds, returns_panel, steady, worst_deviation
 from smodice_cli.views.weights import summary
 
+RESULTS = [
+    "run",
+    "score",
+    "action error",
+    "steady",
+    "paper",
+    "task",
+    "method",
+    "seeds",
+    "success",
+    "effective",
+    "minutes",
+]
 MOST_CURVES = 4  # of what the stages log
 SHOWN_PANELS = ("histogram", "lorenz", "density", "weight-map", "along")  # of the weights
 
@@ -38,7 +51,8 @@ SHOWN_PANELS = ("histogram", "lorenz", "density", "weight-map", "along")  # of t
 def result(run: Run) -> Facts:
     """One line of the results: scores over seeds, the paper's beside them, health of the weights, time."""
     scores = [score for seed in run.seeds if (score := seed.score)]
-    normalized = np.array([score["normalized"] for score in scores])
+    normalized = np.array([score["normalized"] for score in scores if "normalized" in score])
+    errors = [score["action_error"] for score in scores if "action_error" in score]  # of recordings
     success = [score["success_rate"] for score in scores if "success_rate" in score]
     shares = [share for seed in run.seeds if (share := seed.effective_share) is not None]
     last = [stage.kind for stage in reversed(own_stages()) if not stage.simulates]  # the furthest tells for all before
@@ -60,9 +74,10 @@ def result(run: Run) -> Facts:
         "effective_share": float(np.mean(shares)) if shares else None,
         "seconds": float(np.mean(seconds)) if seconds else 0.0,
         **({"success_rate": float(np.mean(success))} if success else {}),
+        **({"action_error": float(np.mean(errors))} if errors else {}),
         "worst_deviation": deviation,
         "steady": steady(deviation),
-        "per_seed": {str(seed.number): score["normalized"] if (score := seed.score) else None for seed in run.seeds},
+        "per_seed": {str(seed.number): (seed.score or {}).get("normalized") for seed in run.seeds},
     }
 
 
@@ -176,7 +191,8 @@ def _cell(value: float | None, write: Callable[[float], str]) -> Cell:
     return "" if value is None else (write(value), value)
 
 
-def _results(results: Records) -> list[list[Cell]]:
+def _results(results: Records) -> dict[str, list[Any]]:
+    """The table of results, without the columns that nobody has anything in."""
     rows: list[list[Cell]] = []
     for found in results:
         spread = f" ± {found['score_std']:.1f}" if found["score_std"] is not None else ""
@@ -185,6 +201,7 @@ def _results(results: Records) -> list[list[Cell]]:
             [
                 found["run"],
                 _cell(found["score"], ("{:.1f}" + spread).format),
+                _cell(found.get("action_error"), "{:.3f}".format),
                 "" if deviation is None else (found["steady"], deviation),
                 said if paper_score is None else (said, paper_score),
                 f"{found['task']} ({found['problem']})" if found["problem"] else found["task"],
@@ -195,7 +212,8 @@ def _results(results: Records) -> list[list[Cell]]:
                 _cell(found["seconds"], lambda seconds: f"{seconds / 60:.1f}"),
             ]
         )
-    return rows
+    kept = [index for index in range(len(RESULTS)) if any(row[index] != "" for row in rows)]
+    return {"columns": [RESULTS[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
 def _seeds(run: Run) -> list[list[Cell]]:
@@ -203,7 +221,9 @@ def _seeds(run: Run) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for seed in run.seeds if len(run.seeds) > 1 else ():
         score = seed.score or {}
-        scores = [_cell(score.get("normalized"), "{:.1f}".format), _cell(score.get("mean_return"), "{:.2f}".format)]
+        figure = "{:.1f}" if "normalized" in score else "{:.3f}"
+        first = score.get("normalized", score.get("action_error"))
+        scores = [_cell(first, figure.format), _cell(score.get("mean_return"), "{:.2f}".format)]
         rows.append([str(seed.number), *scores, _cell(seed.effective_share, percent)])
     return rows
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from smodice_cli import artifacts
 from smodice_cli.lazy import np
-from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, View, figures
+from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, View, figures, records
 from smodice_cli.views.plots import spread
 from smodice_cli.views.render.terminal import columns, short
 from smodice_cli.views.render.theme import band
@@ -24,6 +24,8 @@ class ScoresView(View):
 
     def figures(self, opened: Opened, request: Request) -> Facts:
         payload = artifacts.read_payload(opened.artifact.path)
+        if "per_episode" not in payload:  # of recordings
+            return {"score": payload["score"]}
         episodes, curve = payload["per_episode"], payload.get("curve") or []
         returns = np.array([episode["return"] for episode in episodes])
         figures = {
@@ -41,6 +43,8 @@ class ScoresView(View):
         return found
 
     def blocks(self, facts: Facts) -> list[Block]:
+        if "episodes" not in facts:
+            return [figures("scores", columns("recorded"), facts["score"]), *_beside(facts["score"])]
         ended = facts["episodes"]["ended"].items()
         lines = columns("scores") | {f"ended: {name}": f"{count:,}" for name, count in ended}
         figured = {name: value for name, value in facts["score"].items() if isinstance(value, float)}
@@ -51,6 +55,8 @@ class ScoresView(View):
         return [figures("scores", lines, {"quartiles": quartiles, **facts["episodes"]})]
 
     def panels(self, opened: Opened, facts: Facts, request: Request) -> list[Panel]:
+        if "episodes" not in facts:
+            return []
         caption = "Return of every episode and how it ended; the dotted line is the mean."
         found = [Panel("episodes", "Episodes", caption, draw_episodes, (facts["per_episode"],))]
         if "curve" in facts:
@@ -60,8 +66,23 @@ class ScoresView(View):
         return found
 
     def tables(self, opened: Opened, facts: Facts) -> dict[str, Records]:
+        if "episodes" not in facts:
+            return {".csv": _compared(facts["score"])}
         found = {".csv": [{"episode": index, **episode} for index, episode in enumerate(facts["per_episode"])]}
         return found | ({".curve.csv": facts["curve"]} if "curve" in facts else {})
+
+
+def _compared(score: Facts) -> Records:
+    """The policy's error on recordings, and that of the others."""
+    own = {"policy": {"error": score["action_error"], "interval_95": score["interval_95"]}}
+    return [
+        {"who": name, "error": found["error"], "low": found["interval_95"][0], "high": found["interval_95"][1]}
+        for name, found in (own | score["beside"]).items()
+    ]
+
+
+def _beside(score: Facts) -> list[Block]:
+    return [records("error of the actions", columns("compared"), _compared(score))]
 
 
 def draw_episodes(figure: Any, episodes: Records) -> None:

@@ -10,7 +10,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.envs import rendering
 from smodice_cli.lazy import np
 from smodice_cli.views import choice
-from smodice_cli.views.opened import Facts, Opened, Request
+from smodice_cli.views.opened import Facts, Opened, Request, plane_of
 from smodice_cli.views.places import choose_plane, density_panel, draw_weight_map, state_map
 from smodice_cli.views.plots import curves_panel, draw_profiles
 from smodice_cli.views.render.terminal import percent
@@ -48,7 +48,7 @@ def panels(opened: Opened, facts: Facts, request: Request) -> list[Panel]:
         _panel("lorenz", "Lorenz curve", draw_lorenz, facts["lorenz"], top),
     ]
     if dataset:
-        plane = choose_plane(dataset, request.dims)
+        plane = choose_plane(dataset, plane_of(request.dims, dataset))
         equal = choice.on_equal_rows(w, np.asarray(arrays["t"]), opened.artifact.header.config)
         maps = {"as cloned": w} | ({} if equal is None else {f"{choice.EQUAL}, as in the paper": equal})
         found += [

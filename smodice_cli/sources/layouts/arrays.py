@@ -1,15 +1,168 @@
-"""What layouts share: arrays with a row a step as float32 matrices and as flags, and how many rows make a block."""
+"""What layouts share: arrays with a row a step as float32 matrices and as flags, and how many rows make a block.
+
+Nothing is silently taken for something else: whole numbers are no actions, and a row is a vector, not a picture.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from smodice_cli.errors import InputError
+from smodice_cli.data import Transitions, concatenate, offsets_of
+from smodice_cli.errors import InputError, nearest
 from smodice_cli.lazy import np
+from smodice_cli.sources.source import Blocks, Parts
 
 BLOCK_ROWS = 1 << 16
+PICTURE = 16  # pixels: two axes of a row that are both at least as long make a picture
+
+
+class Named(Mapping[str, Any]):
+    """Columns by our names, where the user said what those are called in the file."""
+
+    def __init__(self, columns: Any, keys: Iterable[tuple[str, str]]) -> None:
+        self.columns = columns
+        self.theirs = {ours: name for ours, name in keys if name in columns}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.columns[self.theirs.get(name, name)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.theirs or name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        ours = {theirs: name for name, theirs in self.theirs.items()}
+        return iter([ours.get(name, name) for name in self.columns])
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def close(self) -> None:
+        """Close the file they are in."""
+        self.columns.close()
+
+
+class Joined:
+    """Several columns side by side, as one."""
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        self.columns = columns
+        self.shape = (columns[0].shape[0], sum(map(width, columns)))
+        self.dtype, self.size = np.dtype(np.float32), int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, window: slice) -> np.ndarray:
+        return np.concatenate([matrix(column, window) for column in self.columns], axis=1)
+
+
+def pick(wanted: Sequence[str], there: Iterable[str], origin: str, flag: str) -> list[str]:
+    """The names that a choice of names and patterns selects, in its order; each must select something."""
+    known = list(there)
+    found: dict[str, None] = {}
+    for pattern in wanted:
+        chosen = [pattern] if pattern in known else fnmatch.filter(known, pattern)
+        if not chosen:
+            has = ", ".join(sorted(known)) or "nothing"
+            raise InputError(
+                f"{origin} has no '{pattern}', which {flag} names (it has: {has})", nearest(pattern, known)
+            )
+        found |= dict.fromkeys(chosen)
+    return list(found)
+
+
+def join(there: Mapping[str, Any], chosen: Sequence[str], origin: str) -> tuple[Any, Parts]:
+    """The chosen parts of an observation as one column, and the names of its dimensions."""
+    for name in chosen:
+        check_numbers(there[name], name, origin)
+    sizes = {name: there[name].shape[0] for name in chosen}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"{origin}: parts of the observation differ in their rows: {sizes}")
+    names = [dimension for name in chosen for dimension in dimensions(name, width(there[name]))]
+    return Joined([there[name] for name in chosen]), tuple(names)
+
+
+def dimensions(name: str, count: int) -> list[str]:
+    """The names of the dimensions of a part."""
+    return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
+
+
+def check_numbers(column: Any, name: str, origin: str, *, action: bool = False) -> None:
+    """Refuse a column that is no vector of numbers a row, and actions that are a choice and no quantity."""
+    kind = getattr(getattr(column, "dtype", None), "kind", "")
+    if kind not in "biuf" or not kind or not column.shape:
+        what = {"c": ": it holds complex numbers", "O": ": it holds objects", "": ""}.get(kind, ": it holds text")
+        raise InputError(
+            f"{origin}: '{name}' is not an array of numbers{what}", "real numbers, one row a step, would do"
+        )
+    axes = [length for length in column.shape[1:] if length != 1]
+    if len(axes) > 1:
+        shape = " x ".join(map(str, axes))
+        if kind == "u" or sum(length >= PICTURE for length in axes) > 1:
+            hint = "states are vectors: choose another part of the observation, or encode pictures as vectors first"
+            raise InputError(f"{origin}: '{name}' holds pictures ({shape} a row), which are not read", hint)
+        hint = "a row is one step: store episodes one after the other, and a step as a vector"
+        raise InputError(f"{origin}: '{name}' holds {shape} numbers a row, not a vector", hint)
+    if action and kind in "biu":
+        raise InputError(
+            f"{origin}: '{name}' holds whole numbers ({column.dtype}), as a choice among actions does: "
+            "only quantities can be imitated",
+            "if they are quantities, store them as float32",
+        )
+
+
+def listing(columns: Any, prefix: str = "") -> dict[str, str]:
+    """Every array of a file, in groups too, by name: its shape and type; of numbered groups the first."""
+    found: dict[str, str] = {}
+    numbered: set[str] = set()
+    for name in columns:
+        item = columns[name]
+        if hasattr(item, "shape"):
+            found[prefix + name] = f"{' x '.join(map(str, item.shape)) or 'one value'} {item.dtype}"
+            continue
+        stem = name.rstrip("0123456789")
+        if stem != name and stem in numbered:
+            continue
+        numbered.add(stem)
+        found |= listing(item, f"{prefix}{name}/")
+    return found
+
+
+def batched(episodes: Iterable[Transitions]) -> Blocks:
+    """Blocks of BLOCK_ROWS rows or a little more, of smaller ones."""
+    waiting: list[Transitions] = []
+    rows = 0
+    for block in episodes:
+        waiting.append(block)
+        rows += block.rows
+        if rows >= BLOCK_ROWS:
+            yield concatenate(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield concatenate(waiting)
+
+
+def shifted(block: Transitions, states_only: bool) -> Transitions:
+    """Next states from the following row; an episode's last row stays only if the task ended there.
+
+    Or, of states alone, if it is the only one.
+    """
+    ends = block.offsets[1:] - 1
+    keep = np.ones(block.rows, bool)
+    keep[ends] = block.terminals[ends] | (states_only & (np.diff(block.offsets) == 1))
+    next_observations = np.roll(block.observations, -1, axis=0)
+    next_observations[ends] = block.observations[ends]
+    timeouts = block.timeouts.copy()
+    cut = ends[~keep[ends] & (np.diff(block.offsets) > 1)]
+    timeouts[cut - 1] = True  # the row before a dropped one is now where the episode was cut
+    lengths = np.add.reduceat(keep, block.offsets[:-1], dtype=np.int64)
+    found = replace(block, next_observations=next_observations, timeouts=timeouts)
+    return found.rows_at(keep, offsets_of(lengths[lengths > 0]), lengths > 0)
 
 
 def width(column: Any) -> int:

@@ -7,6 +7,7 @@ not read. A row whose next state the file does not hold is left out, except afte
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli.console import console
-from smodice_cli.data import Transitions, offsets_of
+from smodice_cli.data import Transitions
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import np
 from smodice_cli.parallel import cores
 from smodice_cli.sources.layouts import Layout, arrays, missing
-from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts
+from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Parts
 
 SCALAR_COLUMNS = ("rewards", "terminals", "timeouts")
 COLUMNS = ("observations", "actions", "next_observations", *SCALAR_COLUMNS)
@@ -29,12 +30,12 @@ COLUMNS = ("observations", "actions", "next_observations", *SCALAR_COLUMNS)
 class D4rl(Layout):
     """Columns with a row a step; `terminals` and `timeouts` mark where episodes end."""
 
-    def __init__(self, path: Path, file: Any) -> None:
-        super().__init__(path, file)
-        self.columns = self.open_columns()
-        if "observations" not in self.columns:
-            raise missing(self.origin, self.columns, "observations")
-        self.rows = _check_columns(self.columns, self.origin)
+    names: Parts = ()  # of the state's dimensions
+    left_out: Parts = ()
+
+    def __init__(self, path: Path, file: Any, choice: Choice = EVERYTHING) -> None:
+        super().__init__(path, file, choice)
+        self.held = self.open_columns()
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
@@ -44,29 +45,48 @@ class D4rl(Layout):
         """Everything the file holds, by name."""
         return self.file
 
+    def listing(self) -> dict[str, str]:
+        return arrays.listing(self.held)
+
+    @cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """What is read, by D4RL's names, each column checked."""
+        if "observations" not in self.held:
+            raise missing(self.origin, self.held, "observations")
+        self.rows = _check_columns(self.held, self.origin)
+        return self.held
+
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The marks of true ends and of time limits."""
-        found = [arrays.flags(self.columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")]
+        columns = self.columns
+        found = [arrays.flags(columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")]
         return found[0], found[1]
 
-    def describe(self, parts: Parts = PARTS) -> Contents:
+    def describe(self) -> Contents:
         acted = arrays.width(self.columns["actions"]) if "actions" in self.columns else 0
+        held = Contents(arrays.width(self.columns["observations"]), acted, "rewards" in self.columns)
         marked = any(marks.any() for marks in self.ends)
-        return Contents(arrays.width(self.columns["observations"]), acted, "rewards" in self.columns, marked)
+        return replace(held, ends=marked, names=self.names, left_out=self.left_out)
 
-    def episodes(self, horizon: int, *, states_only: bool = False, parts: Parts = PARTS) -> Blocks:
-        if "actions" not in self.columns and not states_only:
-            raise missing(self.origin, self.columns, "actions")
+    def episodes(self, horizon: int, *, states_only: bool = False) -> Blocks:
+        if not states_only:
+            if "actions" not in self.columns:
+                raise missing(self.origin, self.columns, "actions")
+            arrays.check_numbers(self.columns["actions"], "actions", self.origin, action=True)
         terminals, timeouts = (marks.copy() for marks in self.ends)
         timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
         if "timeouts" not in self.columns and "actions" in self.columns:
             _mark_time_limits(terminals, timeouts, horizon, self.origin)
+        seen = 0
         with ThreadPoolExecutor(cores()) as pool:
             quick = {name: arrays.quick(self.columns[name], pool) for name in COLUMNS if name in self.columns}
             for block in _blocks(quick, terminals, timeouts):
-                block = block if "next_observations" in quick else _shifted(block, states_only)
+                block = block if "next_observations" in quick else arrays.shifted(block, states_only)
                 if block.episodes:
+                    assert block.origin is not None
+                    block.origin[:, 1] = seen + np.arange(block.episodes)
+                    seen += block.episodes
                     yield block
 
 
@@ -74,29 +94,53 @@ class Npz(D4rl):
     """An archive, unpacked into memory when it is opened; one that holds Python objects is refused."""
 
     format = "an .npz file of numbers"
+    reads: tuple[str, ...] = COLUMNS
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
+        if not path.is_file():
+            return False
         with open(path, "rb") as handle:
             return handle.read(2) == b"PK"  # a zip archive
 
     def open_columns(self) -> Mapping[str, Any]:
         with np.load(self.path, allow_pickle=False) as archive:
-            return {name: archive[name] if name in COLUMNS else None for name in archive}
+            named = arrays.Named(archive, self.choice.keys)
+            return {name: named[name] if name in self.reads else None for name in named}
+
+    def listing(self) -> dict[str, str]:
+        return {name: f"{' x '.join(map(str, shape)) or 'one value'} {kind}" for name, shape, kind in heads(self.path)}
+
+
+def heads(path: Path) -> list[tuple[str, tuple[int, ...], Any]]:
+    """Name, shape and type of the arrays in an archive of numpy's; none where it is no such archive."""
+    found = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as member:
+                    version = np.lib.format.read_magic(member)
+                    read = (
+                        np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+                    )
+                    shape, _, kind = read(member)
+                    found.append((name.removesuffix(".npy"), shape, kind))
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return []
+    return found
 
 
 def _check_columns(columns: Mapping[str, Any], origin: str) -> int:
     """The number of rows, which all columns must share; rows of flags and rewards hold one number each."""
     present = {name: columns[name] for name in COLUMNS if name in columns}
     for name, column in present.items():
-        if not hasattr(column, "dtype") or column.dtype.kind not in "biuf" or not column.shape:
-            raise InputError(f"{origin}: '{name}' is not an array of numbers")
-    rows = len(present["observations"])
+        arrays.check_numbers(column, name, origin)
+    rows = present["observations"].shape[0]
     if rows == 0:
         raise InputError(f"{origin} has no rows")
     for name, column in present.items():
-        if len(column) != rows:
-            raise InputError(f"{origin}: '{name}' has {len(column)} rows, 'observations' {rows}")
+        if column.shape[0] != rows:
+            raise InputError(f"{origin}: '{name}' has {column.shape[0]} rows, 'observations' {rows}")
         if name in SCALAR_COLUMNS and column.size != rows:
             raise InputError(f"{origin}: '{name}' has more than one number a row")
     if len({arrays.width(present[name]) for name in present if name.endswith("observations")}) > 1:
@@ -114,7 +158,9 @@ def _blocks(columns: Mapping[str, Any], terminals: np.ndarray, timeouts: np.ndar
         states = arrays.matrix(columns["observations"], window)
         following = arrays.matrix(columns["next_observations"], window) if "next_observations" in columns else states
         steps = (states, *arrays.actions_and_rewards(columns, window), following, terminals[window], timeouts[window])
-        yield Transitions(*steps, offsets[first : last + 1] - offsets[first])
+        starts = offsets[first:last]
+        origin = np.stack([np.zeros_like(starts), np.zeros_like(starts), starts], axis=1)
+        yield Transitions(*steps, offsets[first : last + 1] - offsets[first], origin)
         first = last
 
 
@@ -136,21 +182,3 @@ def _mark_time_limits(terminals: np.ndarray, timeouts: np.ndarray, horizon: int,
         console.note(
             f"{origin}: {len(full)} episodes of {horizon} steps end at the time limit, not in a terminal state"
         )
-
-
-def _shifted(block: Transitions, states_only: bool) -> Transitions:
-    """Next states from the following row; an episode's last row stays only if the task ended there.
-
-    Or, of states alone, if it is the only one.
-    """
-    ends = block.offsets[1:] - 1
-    keep = np.ones(block.rows, bool)
-    keep[ends] = block.terminals[ends] | (states_only & (np.diff(block.offsets) == 1))
-    next_observations = np.roll(block.observations, -1, axis=0)
-    next_observations[ends] = block.observations[ends]
-    timeouts = block.timeouts.copy()
-    cut = ends[~keep[ends] & (np.diff(block.offsets) > 1)]
-    timeouts[cut - 1] = True  # the row before a dropped one is now where the episode was cut
-    lengths = np.add.reduceat(keep, block.offsets[:-1], dtype=np.int64)
-    shifted = replace(block, next_observations=next_observations, timeouts=timeouts)
-    return shifted.rows_at(keep, offsets_of(lengths[lengths > 0]))

@@ -5,7 +5,6 @@ inputs -> cache key -> cached? -> lock -> work -> artifacts (atomic) -> checkpoi
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -201,9 +200,7 @@ class Context:
 
     def scratch(self) -> Path:
         """A folder beside the output that goes when the stage has ended."""
-        with files.writing(self.out):
-            made = tempfile.TemporaryDirectory(dir=self.out.parent, prefix=f".{self.out.name}.", suffix=".tmp")
-        return Path(self.stack.enter_context(made))
+        return self.stack.enter_context(files.scratch(self.out))
 
     def seconds_before(self) -> float:
         """The seconds that the run took up to the checkpoint it goes on from."""
@@ -240,7 +237,7 @@ def make(
             reason = why(context)  # another process may have made it while we waited
             if not reason:
                 return _cached(context)
-            for path in context.outputs.values():
+            for path in (*context.outputs.values(), context.log):
                 files.remove_remains(path)
             console.note(f"{stage.name}: {reason}")
             began = time.monotonic() - context.seconds_before()
@@ -280,6 +277,8 @@ def _check_outputs(context: Context) -> None:
 def _cached(context: Context) -> Result:
     if context.own_checkpoint():
         context.checkpoint.unlink(missing_ok=True)  # killed after the artifact was written and before this
+    for path in (*context.outputs.values(), context.log):
+        files.remove_remains(path)
     return Result(context.out, artifacts.read_header(context.out), "cached", "nothing changed")
 
 

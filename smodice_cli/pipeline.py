@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -178,7 +178,7 @@ def run_chains(waiting: list[Chain], options: Options, jobs: int) -> None:
 
 def _start() -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "smodice_cli", "run-seed", *(["--debug"] if console.debug else [])],
+        [sys.executable, "-P", "-m", "smodice_cli", "run-seed", *(["--debug"] if console.debug else [])],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -190,8 +190,9 @@ def _follow(process: subprocess.Popen, one: Chain, options: Options, show: _Boar
     """Tell a process what to do and show what it reports; returns how it failed, if it did."""
     assert process.stdin is not None
     assert process.stderr is not None
-    process.stdin.write(one.order(options))
-    process.stdin.close()
+    with suppress(BrokenPipeError):  # it has ended already; its exit code tells
+        process.stdin.write(one.order(options))
+        process.stdin.close()
     error: dict[str, Any] = {}
     for line in process.stderr:
         event = _event(line)
@@ -201,9 +202,11 @@ def _follow(process: subprocess.Popen, one: Chain, options: Options, show: _Boar
             show.event(one.name, event)
     if not (code := process.wait()):
         return None
+    if code < 0:
+        return Interrupted(f"{one.name}: its process was killed (signal {-code}), perhaps for lack of memory")
     message = f"{one.name}: {error.get('text', f'ended with exit code {code}')}"
     failure = Interrupted(message) if code == Interrupted.exit_code else SmodiceError(message, error.get("hint", ""))
-    failure.exit_code = code if code > 0 else 1
+    failure.exit_code = code
     return failure
 
 

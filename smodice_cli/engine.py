@@ -30,6 +30,8 @@ class Options:
     threads: int = 1
     device: str = "cpu"
     checkpoint_every: float = 20.0
+    env: str = ""  # an environment that the user named, beside the one in a file's header
+    sha256: tuple[str, ...] = ()  # what downloaded files must be, NAME=SUM
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,16 @@ class Stage:
     def prepare(self, context: Context, start: Path | None) -> Context:
         """Find the inputs and refuse what cannot work, before anything runs."""
         assert start is not None
-        return replace(context, inputs=self.inputs(start, context.config))
+        found = self.inputs(start, context.config)
+        self.check_inputs(found, context.options)
+        return replace(context, inputs=found)
 
     def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
         """What it reads, found from the artifact that it starts from."""
         return with_dataset(artifacts.load(start, self.starts_from(getattr(config, "algo", ""))))
+
+    def check_inputs(self, found: Mapping[str, Artifact], options: Options) -> None:
+        """Refuse inputs that are whole and still cannot be worked with."""
 
     def writes(self, config: Any) -> Sequence[str]:
         """The companions that it writes with these settings."""

@@ -17,18 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from smodice_cli import artifacts, files
 from smodice_cli.algos import dual
 from smodice_cli.config import build
 from smodice_cli.console import Bar, console
 from smodice_cli.engine import Options, Result, Stage, make
 from smodice_cli.errors import Interrupted, SmodiceError
-from smodice_cli.lazy import np
 from smodice_cli.parallel import cores
 from smodice_cli.recipes import config_of
 from smodice_cli.stages import DEFAULT, STAGES, chain
 from smodice_cli.stages import select_f as selection
-from smodice_cli.views.runs import training_seconds
 
 Configs = Mapping[str, Any]  # the config of every stage of one method, by section
 
@@ -103,7 +100,7 @@ def run_chain(one: Chain, options: Options, workers: int, *, missing_input: bool
         if missing_input:
             results.append(Result(out, None, "would run", "its input is made first"))
             continue
-        own = replace(options, force=options.force and stage.section not in one.made)
+        own = replace(options, force=options.force and stage.section not in one.made, env=one.configs["dataset"].env)
         own = replace(own, threads=workers) if stage.simulates else own
         result = make(stage, one.place(stage.starts_from(one.algo)), out, one.configs[stage.section], one.seed, own)
         results.append(result)
@@ -254,33 +251,3 @@ def run_told(stream: TextIO) -> None:
     configs = {name: build(config_of(name, told["algo"]), name, own) for name, own in told["configs"].items()}
     one = Chain(**told | {"folder": Path(told["folder"]), "configs": configs})
     run_chain(one, Options(**order["options"]), workers=1)
-
-
-# --- the summary -----------------------------------------------------------------------------------------------------
-
-
-def summarise(folder: Path, methods: list[str], seeds: list[int]) -> dict[str, Any]:
-    """Scores over seeds with their spread, steps and time of each method; also written to summary.json.
-
-    The figures of a single one also stand at the top.
-    """
-    rows = [_summary_of(folder, method, seeds) for method in methods]
-    result = {"folder": str(folder), "seeds": seeds, **(rows[0] if len(rows) == 1 else {}), "methods": rows}
-    with files.atomic(folder / "summary.json") as temporary:
-        temporary.write_text(json.dumps(result, indent=2) + "\n")
-    return result
-
-
-def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
-    homes = {seed: home(folder, method, seed) for seed in seeds}
-    scores = {seed: artifacts.read_payload(own / STAGES["eval"].file)["score"] for seed, own in homes.items()}
-    policies = [own / STAGES["train-policy"].file for own in homes.values()]
-    normalized = np.array([score["normalized"] for score in scores.values()])
-    return {
-        "method": method,
-        "normalized_mean": float(normalized.mean()),
-        "normalized_std": float(normalized.std(ddof=1)) if len(seeds) > 1 else 0.0,
-        "steps": artifacts.read_header(policies[0]).config["steps"],
-        "seconds": float(np.mean([training_seconds(path) for path in policies])),
-        "per_seed": {str(seed): score for seed, score in scores.items()},
-    }

@@ -30,7 +30,7 @@ LAYERS = (
     ("sources",),
     ("views",),
     ("stages.*",),
-    ("experts", "pipeline", "recipes"),
+    ("experts", "pipeline", "recipes", "summary"),
     ("cli",),
     ("commands",),
     ("__main__",),

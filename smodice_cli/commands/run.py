@@ -57,6 +57,7 @@ def run(
 ) -> None:
     """Run the whole chain of a recipe, for one or several seeds."""
     from smodice_cli import pipeline
+    from smodice_cli.summary import summarise
 
     numbers = parse_seeds(seeds)
     chosen = recipes.parse_set(set or [])
@@ -77,12 +78,18 @@ def run(
         console.result({"plan": [r.summary() for r in plan]}, lines)
         return
     console.note(f"{data.path}: {data.status}")
-    if len(chains) == 1:
-        pipeline.run_chain(chains[0], options, workers=cores())
-    else:
-        pipeline.run_chains(chains, options, jobs or cores())
-    if all(STAGES["eval"] in chain.stages() for chain in chains):
-        show_summary(pipeline.summarise(folder, list(methods), numbers))
+    scored = all(STAGES["eval"] in chain.stages() for chain in chains)
+    try:
+        if len(chains) == 1:
+            pipeline.run_chain(chains[0], options, workers=cores())
+        else:
+            pipeline.run_chains(chains, options, jobs or cores())
+    except BaseException:
+        if scored:
+            summarise(folder, methods, numbers)  # it may hold scores that are of this folder no more
+        raise
+    if scored:
+        show_summary(summarise(folder, methods, numbers))
     else:  # recordings without a simulator end with the policy
         policies = [str(chain.place(chain.stages()[-1].kind)) for chain in chains]
         console.result({"folder": str(folder), "policies": policies}, [f"policy: {escape(path)}" for path in policies])
@@ -91,7 +98,7 @@ def run(
 def parse_seeds(text: str) -> list[int]:
     """`0,1,2` as numbers."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) <= MAX_SEED for part in parts):
+    if not all(part.isdecimal() and len(part) < 20 and int(part) <= MAX_SEED for part in parts):
         raise UsageError(f"--seeds {text}: expected whole numbers separated by commas, e.g. 0,1,2")
     numbers = [int(part) for part in parts]
     if len(set(numbers)) != len(numbers):

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from smodice_cli.artifacts import Link, read_header
+from smodice_cli.artifacts import Link, load, read_header
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.files import file_digest
@@ -33,6 +32,7 @@ SCHEMES: Registry[type[Source]] = Registry(
         "file": "smodice_cli.sources.file:File",
     },
 )
+MOST_DIGITS = 18  # of a count; Python refuses to read numbers of thousands
 EXAMPLES = "e.g. hopper-random-v2, d4rl:hopper-expert-v2#200, sim:pointmass-4direction#50000 or file:log.hdf5#traj=8"
 
 
@@ -64,7 +64,7 @@ def _parse_selection(text: str, selection: str, bare_number: str) -> tuple[str, 
         raise UsageError(f"source '{text}': unknown selection '#{word}'", nearest(word, known))
     if not number and word == "success":
         return word, None
-    if not number.isdecimal() or (int(number) == 0 and word != "traj"):
+    if not number.isdecimal() or len(number) > MOST_DIGITS or (int(number) == 0 and word != "traj"):
         raise UsageError(f"source '{text}': '#{word}=' needs a positive whole number")
     return word, int(number)
 
@@ -90,8 +90,11 @@ def linked_files(sources: Sequence[Source], folder: Path, *, fetch: bool = True)
 
 
 def _digest(path: Path) -> str:
-    """An artifact's own digest, or that of a foreign file's bytes."""
-    if path.suffix == ".safetensors":
-        with suppress(InputError):
-            return read_header(path).digest
-    return file_digest(path)
+    """An artifact's own digest, its bytes verified, or that of a foreign file's bytes."""
+    if path.suffix != ".safetensors":
+        return file_digest(path)
+    try:
+        kind = read_header(path).kind
+    except InputError:  # a policy from elsewhere
+        return file_digest(path)
+    return load(path, kind).header.digest

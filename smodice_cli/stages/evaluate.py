@@ -15,7 +15,7 @@ from smodice_cli.artifacts import Artifact, Header
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
 from smodice_cli.console import console
-from smodice_cli.engine import Context, Output, Stage, beside
+from smodice_cli.engine import Context, Options, Output, Stage, beside
 from smodice_cli.envs import Environment
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import np
@@ -64,13 +64,22 @@ class Evaluate(Stage):
 
     def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
         found = {"policy": artifacts.load(start, "policy")}
-        envs.check_simulator(found["policy"].header.metrics["env"])
         if config.curve_episodes and "snapshots" in found["policy"].header.outputs:
             try:
                 found["snapshots"] = artifacts.follow(found["policy"], "snapshots", "snapshots")
             except InputError as error:
                 console.warn(f"no curve over training: {error.message}")
         return found
+
+    def check_inputs(self, found: Mapping[str, Artifact], options: Options) -> None:
+        policy = found["policy"]
+        with artifacts.as_expected(policy):
+            name, absorbing = policy.header.metrics["env"], policy.header.metrics["absorbing"]
+            env = envs.find_in_file(name, options.env)
+        envs.check_simulator(name)
+        actor = NumpyPolicy(policy.arrays)
+        if (actor.obs_dim - absorbing, actor.act_dim) != (env.obs_dim, env.act_dim):
+            raise InputError(f"{policy.path} is no policy for {name}: its states or actions have other dimensions")
 
     def work(self, context: Context) -> list[Output]:
         config, policy = context.config, context.inputs["policy"]

@@ -27,6 +27,7 @@ def status(folder: Path) -> Records:
     """Every artifact below a folder: kind, whether it and its inputs are intact, key figures."""
     _check_folder(folder)
     rows: Records = []
+    known: dict[Path, str] = {}
     for path in sorted(folder.rglob("*")):
         hidden = path.name.startswith(".")
         unfinished = hidden and path.name.endswith(".ckpt")
@@ -36,11 +37,13 @@ def status(folder: Path) -> Records:
         row: Facts = {"path": str(path.relative_to(folder)), "kind": kind, "seed": "", "seconds": ""}
         try:
             if unfinished:
-                row["state"] = f"unfinished, at step {artifacts.load(path, kind).header.metrics['step']:,}"
+                found = artifacts.load(path, kind)
+                with artifacts.as_expected(found):
+                    row["state"] = f"unfinished, at step {found.header.metrics['step']:,}"
             else:
                 header = artifacts.read_any(path).header
                 row |= {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1)}
-                row["state"] = artifacts.staleness(path, header) or "ok"
+                row["state"] = artifacts.staleness(path, header, known) or "ok"
         except SmodiceError as error:
             row["state"] = error.message
         rows.append(row)
@@ -164,7 +167,7 @@ def _seed(folder: Path) -> Seed | None:
         if not path.is_file():
             continue
         try:
-            header = artifacts.read_header(path)
+            header = artifacts.read_any(path).header
         except SmodiceError as error:
             console.warn(f"{error.message}: left out")
             continue
@@ -206,9 +209,15 @@ def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
 
 def training_seconds(path: Path) -> float:
     """How long a policy took with all that it was trained from, the dataset aside, as far as that is there to ask."""
-    try:
-        header = artifacts.read_header(path)
-    except InputError:
-        return 0.0
-    before = [artifacts.linked(path, link) for name, link in header.inputs.items() if name != "dataset"]
-    return header.seconds + sum(map(training_seconds, before))
+    waiting, seconds, seen = [path], 0.0, {path}
+    while waiting:
+        place = waiting.pop()
+        try:
+            header = artifacts.read_header(place)
+        except InputError:
+            continue
+        seconds += header.seconds
+        before = {artifacts.linked(place, link) for name, link in header.inputs.items() if name != "dataset"} - seen
+        waiting += before
+        seen |= before
+    return seconds

@@ -134,7 +134,7 @@ def test_downloaded_file_is_the_servers_and_is_downloaded_once(server: Server, t
     arguments = ("build-dataset", "--env", HOPPER, "--offline", ID, "--expert", f"d4rl:{ID}#traj=0", "--out", out)
     succeed(*arguments)
     assert (tmp_path / "cache" / NAME).read_bytes() == server.content
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [NAME, f"{NAME}.sha256"]
     assert len(server.requests) == 1
     assert succeed(*arguments, "--json").json["status"] == "cached"
 

@@ -18,13 +18,21 @@ def _file(does: str) -> Any:
     return typer.Option(metavar="FILE", help=does, rich_help_panel="Output")
 
 
-@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --json", quiet=False)
+@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --clean", quiet=False)
 def status(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove, instead, what killed processes left: temporary files and locks.")
+    ] = False,
 ) -> None:
     """List the artifacts of a run folder and whether each is whole and up to date."""
     from smodice_cli.views import runs
 
+    if clean:
+        removed = runs.clean(folder)
+        lines = [f"removed  {escape(path)}" for path in removed] or ["nothing was left behind"]
+        console.result({"folder": str(folder), "removed": removed}, lines)
+        return
     rows = runs.status(folder)
     columns = ["path", "kind", "seed", "seconds", "state"]
     console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])

@@ -1,6 +1,7 @@
 """`run`, the whole chain of a recipe, and `select-f`, which chooses the divergence before it."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from smodice_cli.cli import (
 )
 from smodice_cli.console import console, escape
 from smodice_cli.engine import Options
-from smodice_cli.errors import UsageError
+from smodice_cli.errors import SmodiceError, UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import DEFAULT, STAGES
 
@@ -85,8 +86,9 @@ def run(
         else:
             pipeline.run_chains(chains, options, jobs or cores())
     except BaseException:
-        if scored:
-            summarise(folder, methods, numbers)  # it may hold scores that are of this folder no more
+        with suppress(SmodiceError):
+            if scored:
+                summarise(folder, methods, numbers)  # the one that is there may hold scores of other settings
         raise
     if scored:
         show_summary(summarise(folder, methods, numbers))

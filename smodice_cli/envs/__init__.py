@@ -117,7 +117,9 @@ def find_in_file(name: str, named: str = "") -> Environment:
     """The environment that a file names: one that imports a module, gym:MODULE:ID, only if the user `named` it too."""
     if name.startswith(GYM) and ":" in name.removeprefix(GYM) and name != named:
         module = name.removeprefix(GYM).partition(":")[0]
-        raise UsageError(f"the file's environment, {name}, runs the module '{module}'", f"if you trust it: --env {name}")
+        raise UsageError(
+            f"the file's environment, {name}, runs the module '{module}'", f"do you trust it? --env {name}"
+        )
     return find(name)
 
 

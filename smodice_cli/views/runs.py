@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import artifacts
+from smodice_cli import artifacts, files
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.engine import Stage
@@ -50,6 +50,12 @@ def status(folder: Path) -> Records:
     if not rows:
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
+
+
+def clean(folder: Path) -> list[str]:
+    """Remove what killed processes left in a folder; returns what that was."""
+    _check_folder(folder)
+    return [str(path.relative_to(folder)) for path in files.remains(folder) if files.remove_dead(path)]
 
 
 def _check_folder(folder: Path) -> None:

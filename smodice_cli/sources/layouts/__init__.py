@@ -16,10 +16,14 @@ from smodice_cli.errors import InputError
 from smodice_cli.files import first_line
 from smodice_cli.lazy import h5py
 from smodice_cli.registry import Registry
+from smodice_cli.sources.layouts import outside
 from smodice_cli.sources.source import PARTS, Blocks, Contents, Parts
 
 # What h5py and numpy raise on files that are cut short or damaged.
-DAMAGE = (OSError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (
+    *(OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class Layout:
@@ -80,7 +84,7 @@ def opened(path: Path) -> Iterator[Layout]:
     kept = {} if _kept is None else _kept
     recording = kept[path.resolve()] = kept.get(path.resolve()) or _open(path)
     try:
-        with _damage_explained(path, recording.format):
+        with damage_explained(path, recording.format):
             yield recording
     finally:
         if _kept is None:
@@ -90,11 +94,13 @@ def opened(path: Path) -> Iterator[Layout]:
 def _open(path: Path) -> Layout:
     if not path.is_file():
         raise InputError(f"{path} does not exist")
-    with ExitStack() as stack, _damage_explained(path, Layout.format):
-        file = stack.enter_context(h5py.File(path, "r")) if h5py.is_hdf5(path) else None
+    with ExitStack() as stack, damage_explained(path, Layout.format):
+        file = stack.enter_context(h5py.File(path, "r", locking=False)) if h5py.is_hdf5(path) else None
+        if file is not None:
+            outside.check_links(path, file)
         for layout in [LAYOUTS[name] for name in reversed(list(LAYOUTS))]:
             if layout.recognises(path, file):
-                with _damage_explained(path, layout.format):
+                with damage_explained(path, layout.format):
                     recording = layout(path, file)
                 stack.pop_all()  # from now on the recording closes the file
                 return recording
@@ -102,7 +108,8 @@ def _open(path: Path) -> Layout:
 
 
 @contextmanager
-def _damage_explained(path: Path, format: str) -> Iterator[None]:
+def damage_explained(path: Path, format: str) -> Iterator[None]:
+    """Turn what h5py and numpy say of a damaged file into one sentence."""
     try:
         yield
     except DAMAGE as error:

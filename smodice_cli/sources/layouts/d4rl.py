@@ -82,6 +82,8 @@ class Npz(D4rl):
 
     def open_columns(self) -> Mapping[str, Any]:
         with np.load(self.path, allow_pickle=False) as archive:
+            declared = sum(entry.file_size for entry in archive.zip.infolist())
+            arrays.check_size(declared, self.path.stat().st_size, self.origin)
             return {name: archive[name] if name in COLUMNS else None for name in archive}
 
 

@@ -160,8 +160,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return "there is not enough memory for this", "fewer units, a smaller batch or less data", InputError.exit_code
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}", "", InputError.exit_code
+    if isinstance(error, OSError) and error.errno:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}", "", InputError.exit_code
     return f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback", 1
 
 

@@ -159,7 +159,7 @@ class Console:
 
         shown = sys.stderr if stderr else sys.stdout
         wide = None if shown.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-        return Rich(stderr=stderr, width=wide)
+        return Rich(stderr=stderr, width=wide, emoji=False)  # a path may hold :a:
 
 
 class _Events(Progress):

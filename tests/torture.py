@@ -28,6 +28,8 @@ from typing import Any
 
 ENV = "pointmass-4direction"
 SMALL = ("--steps", "6", "--set", "hidden=4", "--set", "batch=4")
+SCORE = ("--policy", "policy.safetensors", "--threads", "1")
+LOGGED = ("--offline", "file:log.hdf5", "--expert", "file:log.hdf5#traj=0")
 PATIENCE = 20.0  # seconds until a try counts as hanging
 MEMORY = 1 << 30  # bytes above the data that a try may take
 GOOD_CODES = {0, 2, 3, 4, 5, 6, 130}
@@ -97,16 +99,17 @@ def warm_up() -> None:
     import smodice_cli.views.report
 
     torch.set_num_threads(1)
-    assert gymnasium and h5py and matplotlib and mujoco and safetensors and scipy and smodice_cli
+    assert all((gymnasium, h5py, matplotlib, mujoco, safetensors, scipy, smodice_cli))
 
 
-def start(folder: Path, work: Callable[[], Any]) -> tuple[int, Path]:
-    """Fork a process that works in a folder; its output goes to a file."""
-    handle, said = tempfile.mkstemp(prefix="said.", dir=folder.parent)
+def start(folder: Path, work: Callable[[], Any]) -> tuple[int, int]:
+    """Fork a process that works in a folder; returns it with the pipe that its output comes through."""
+    said, handle = os.pipe()
     pid = os.fork()
     if pid:
         os.close(handle)
-        return pid, Path(said)
+        os.set_blocking(said, False)
+        return pid, said
     code = 1
     try:
         os.setsid()
@@ -128,7 +131,7 @@ def start(folder: Path, work: Callable[[], Any]) -> tuple[int, Path]:
         os._exit(code)
 
 
-def finish(pid: int, said: Path, began: float, patience: float = PATIENCE) -> Outcome:
+def finish(pid: int, said: int, began: float, patience: float = PATIENCE) -> Outcome:
     """Wait for it; one that takes too long is killed."""
     watch = os.pidfd_open(pid)
     hung = not select.select([watch], [], [], max(0.0, began + patience - time.monotonic()))[0]
@@ -136,8 +139,11 @@ def finish(pid: int, said: Path, began: float, patience: float = PATIENCE) -> Ou
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(watch)
-    text = said.read_text(errors="replace")
-    said.unlink()
+    try:
+        text = os.read(said, 1 << 20).decode(errors="replace")
+    except BlockingIOError:  # a process that it started still runs, and nothing was said
+        text = ""
+    os.close(said)
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return Outcome(code, text, time.monotonic() - began, hung)
 
@@ -185,7 +191,7 @@ class World:
         self.must("train-disc", "--data", "dataset.h5", *SMALL)
         self.must("train-value", "--disc", "disc.safetensors", *SMALL)
         self.must("train-policy", "--value", "value.safetensors", *SMALL)
-        self.must("eval", *"--policy policy.safetensors --episodes 2 --set curve_episodes=1 --threads 1".split())
+        self.must("eval", *SCORE, "--episodes", "2", "--set", "curve_episodes=1")
         self.must("tabular", *STAGES["tabular"][0].replace("new.h5", "grid.h5").split())
         finish(*start(self.whole, _write_recordings), time.monotonic())
         self.expected: dict[str, dict[str, str]] = {}
@@ -337,7 +343,10 @@ def fail_at(world: World, stage: str, number: int, code: int) -> None:
 def full_disk(world: World, stage: str, size: int) -> None:
     """No file may grow beyond a size: the write that crosses it fails for real."""
     place = world.copy()
-    limit: Callable[[], None] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
     outcome = tried(place, [stage, *STAGES[stage][0].split()], limit)
     wrong = problems(outcome, {0, 3}) or world.check_again(place, stage)
     world.tally.note("failing writes", wrong and f"{stage}, {size} bytes: {wrong}")
@@ -518,7 +527,7 @@ READERS: list[tuple[str, list[str]]] = [  # a file, and a command that reads it
     ("disc.safetensors", ["inspect", "disc.safetensors"]),
     ("value.safetensors", ["train-policy", "--value", "value.safetensors", *SMALL, *NEW]),
     ("weights.h5", ["inspect", "weights.h5"]),
-    ("policy.safetensors", ["eval", *"--policy policy.safetensors --episodes 1 --threads 1 --out new.json".split()]),
+    ("policy.safetensors", ["eval", *SCORE, "--episodes", "1", "--out", "new.json"]),
     ("policy.safetensors", ["inspect", "policy.safetensors"]),
     ("eval.json", ["inspect", "eval.json"]),
     ("eval.json", ["status", "."]),
@@ -528,7 +537,7 @@ READERS: list[tuple[str, list[str]]] = [  # a file, and a command that reads it
 _DATA = ["build-dataset", "--env", ENV, "--expert", f"sim:{ENV}#success=3", "--threads", "1", "--out", "new.h5"]
 FOREIGN: list[tuple[str, list[str]]] = [  # files of others, which nothing seals
     *((name, [*_DATA, "--offline", f"file:{name}"]) for name in ("log.hdf5", "log.npz", "minari.hdf5")),
-    ("log.hdf5", ["build-dataset", "--env", "data", "--out", "new.h5", *"--offline file:log.hdf5 --expert file:log.hdf5#traj=0".split()]),
+    ("log.hdf5", ["build-dataset", "--env", "data", "--out", "new.h5", *LOGGED]),
     ("counts.hdf5", ["tabular", "counts.hdf5", "--out", "new.h5"]),
     ("map.txt", ["tabular", "map.txt", "--episodes", "20", "--horizon", "9", "--out", "new.h5"]),
     ("recipe.toml", ["run", "recipe.toml", "--dry-run", "--out", "new"]),
@@ -664,9 +673,9 @@ BASES = [
     ["train-disc", "--data", "dataset.h5", *SMALL, *NEW],
     ["train-value", "--disc", "disc.safetensors", *SMALL, *NEW],
     ["train-policy", "--value", "value.safetensors", *SMALL, *NEW],
-    ["eval", *"--policy policy.safetensors --episodes 1 --threads 1 --out new.json".split()],
+    ["eval", *SCORE, "--episodes", "1", "--out", "new.json"],
     [*_DATA, "--offline", "file:log.hdf5"],
-    ["tabular", "example", *"--size 3 --episodes 20 --horizon 9 --out new.h5".split()],
+    ["tabular", "example", *["--size", "3", "--episodes", "20", "--horizon", "9", "--out", "new.h5"]],
     ["run", "recipe.toml", "--dry-run", "--out", "new"],
     ["select-f", "recipe.toml", "--dry-run", "--out", "new"],
     ["inspect", "weights.h5"],
@@ -676,17 +685,18 @@ BASES = [
     ["settings"],
     ["envs"],
 ]
-ABUSE = [
-    *("", " ", "-1", "0", "1", "-0.0", "1e-300", "1e308", "1e999", "nan", "-inf", "0x10", "½", "٣", "9" * 5000, "9" * 25),
-    *("gym::", "gym:", "gym:a:b", "gym:Pendulum-v1", "data:0x0", "data:9x", "data", "sim:", "file:", "#", "##=", "file:#1"),
-    *("meta", "mps", "gpu", "cuda", "cpu:99", "cuda:-1", "0:99999999999999999999", "-99999999999:1", "0,0", "1,2,", "0:0"),
-    *("/proc/x", "/dev/full", "/dev/null/x", "/dev/zero", "loop", "fifo", ".", "..", "folder", "dangling", "absent/a/b.h5"),
-    *("new.png", "new.csv", "new.html", "new.gif", "x" * 300, "x" * 300 + ".safetensors", "é\u202e\x1b[2J", "a=b", "[[", "{"),
-    *("lr=1e-300", "lr=" + "9" * 400, "hidden=0", "batch=-1", "gamma=1.0", "steps=0", "disc.lr=0.1", "x.y.z=1", "=", "a.b="),
-    *("value.f=auto", "f=kl", "alpha=1e-300", "seed=1", "lr=[1,2]", "lr={a=1}", "lr=2020-01-01", "env=1", "algo=bc", "kl,chi2"),
-    *(f"sim:{ENV}#5", f"sim:{ENV}-random#states=3", f"sim:{ENV}#traj=999999999999", f"file:log.hdf5#{'9' * 5000}", "file:fifo"),
-    *("file:loop", "file:minari.hdf5", "file:log.npz#steps=7", "dataset.h5", "weights.h5", "eval.json", "bc", "smodice,bc"),
-]  # fmt: skip
+ABUSE = """
+-1 0 1 -0.0 1e-300 1e308 1e999 nan -inf 0x10 ½ ٣ gym:: gym: gym:a:b gym:Pendulum-v1 data:0x0 data:9x data sim: file:
+# ##= file:#1 meta mps gpu cuda cpu:99 cuda:-1 0:99999999999999999999 -99999999999:1 0,0 1,2, 0:0 /proc/x /dev/full
+/dev/null/x /dev/zero loop fifo . .. folder dangling absent/a/b.h5 new.png new.csv new.html new.gif a=b [[ { lr=1e-300
+hidden=0 batch=-1 gamma=1.0 steps=0 disc.lr=0.1 x.y.z=1 = a.b= value.f=auto f=kl alpha=1e-300 seed=1 lr=[1,2] lr={a=1}
+lr=2020-01-01 env=1 algo=bc kl,chi2 file:fifo file:loop file:minari.hdf5 file:log.npz#steps=7 dataset.h5 weights.h5
+eval.json bc smodice,bc
+""".split()
+ABUSE += ["", " ", "9" * 5000, "9" * 25, "x" * 300, "x" * 300 + ".safetensors", "é\u202e\x1b[2J", "lr=" + "9" * 400]
+ABUSE += [f"sim:{ENV}{what}" for what in ("#5", "-random#states=3", "#traj=999999999999")] + [
+    f"file:log.hdf5#{'9' * 5000}"
+]
 LARGE = {"9" * 25, "1e308", "1e999", "9" * 5000}  # left out where a number asks for that much work
 WORK = ("steps", "episodes", "horizon", "size", "threads", "jobs", "top", "checkpoint_every")
 
@@ -700,7 +710,8 @@ def abuses(world: World, count: int) -> Iterator[tuple[list[str], Callable[[Path
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for _ in range(count):
         arguments = list(world.rng.choice(BASES))
-        options = [p for p in commands[arguments[0]].params if p.opts[0].startswith("-") and p.name != "help"]
+        options = [p for p in commands[arguments[0]].params if p.opts[0].startswith("-")]
+        options = [option for option in options if option.name not in ("help", "debug")]
         for option in world.rng.sample(options, min(len(options), world.rng.choice((1, 1, 2, 3)))):
             value = world.rng.choice(ABUSE)
             if option.name in WORK and (value in LARGE or value.isdecimal()):

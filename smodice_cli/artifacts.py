@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from smodice_cli.lazy import h5py, np, torch
 
 SCHEMA = 1
 TAG = "smodice"
+LONGEST = 1e12  # seconds that anything can have taken
 MAX_DEPTH = 30  # of JSON, ours has less than 10
 MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
@@ -80,7 +80,7 @@ class Header:
             raise ValueError("a member that must be text is none")
         if not all(isinstance(table, dict) for table in (self.config, self.metrics)):
             raise ValueError("config and metrics must be tables")
-        if type(self.seed) is not int or type(self.seconds) not in (int, float) or not 0 <= self.seconds < math.inf:
+        if type(self.seed) is not int or type(self.seconds) not in (int, float) or not 0 <= self.seconds < LONGEST:
             raise ValueError("seed and seconds must be numbers")
 
 
@@ -399,6 +399,8 @@ def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
         if text is not None:
 
             def visit(name: str, item: Any) -> None:
+                if not isinstance(name, str):
+                    raise ValueError("a name in it is no text")
                 if isinstance(item, h5py.Dataset):
                     arrays[name] = map_dataset(path, item)
 

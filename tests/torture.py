@@ -23,12 +23,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 ENV = "pointmass-4direction"
 SMALL = ("--steps", "6", "--set", "hidden=4", "--set", "batch=4")
-SCORE = ("--policy", "policy.safetensors", "--threads", "1")
+SCORE = ("--policy", "policy.safetensors", "--threads", "1", "--set", "curve_episodes=0")
 LOGGED = ("--offline", "file:log.hdf5", "--expert", "file:log.hdf5#traj=0")
 PATIENCE = 20.0  # seconds until a try counts as hanging
 MEMORY = 1 << 30  # bytes above the data that a try may take
@@ -191,7 +193,7 @@ class World:
         self.must("train-disc", "--data", "dataset.h5", *SMALL)
         self.must("train-value", "--disc", "disc.safetensors", *SMALL)
         self.must("train-policy", "--value", "value.safetensors", *SMALL)
-        self.must("eval", *SCORE, "--episodes", "2", "--set", "curve_episodes=1")
+        self.must("eval", *SCORE, "--episodes", "2")
         self.must("tabular", *STAGES["tabular"][0].replace("new.h5", "grid.h5").split())
         finish(*start(self.whole, _write_recordings), time.monotonic())
         self.expected: dict[str, dict[str, str]] = {}
@@ -493,16 +495,19 @@ def _batch(world: World, what: str, batch: list[Any]) -> None:
 
 
 def _attempts(place: Path, log: Path, batch: list[Any]) -> None:
-    from typer.testing import CliRunner
+    import typer.main
+    import typer.testing
 
     from smodice_cli.commands import app
 
+    command = typer.main.get_command(app)
+    typer.testing._get_command = lambda _: command  # type: ignore[attr-defined]  # made once, not for every try
     whole = {path.name for path in place.iterdir()}
     with open(log, "a", buffering=1) as out:
         for arguments, prepare, judge in batch:
             prepare(place)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            result = CliRunner().invoke(app, arguments, prog_name="smodice")
+            result = typer.testing.CliRunner().invoke(app, arguments, prog_name="smodice")
             grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
             wrong = problems(Outcome(result.exit_code, result.stderr))
             if result.exit_code == 1 and result.exception and not wrong:
@@ -626,6 +631,7 @@ def mutate_header(path: Path, rng: random.Random) -> None:
 
 def mutations(world: World, count: int) -> Iterator[tuple[list[str], Callable[[Path], None], Any]]:
     """Changed files of every kind, with the command that reads them and what must hold if it succeeds."""
+    changed: list[str] = []  # by the try before, in the same process
     for number in range(count):
         sealed = number % 2 == 0
         name, arguments = world.rng.choice(READERS if sealed else FOREIGN)
@@ -636,8 +642,9 @@ def mutations(world: World, count: int) -> Iterator[tuple[list[str], Callable[[P
         def prepare(
             place: Path, name: str = name, seed: int = seed, made_up: bool = made_up, deep: bool = deep
         ) -> None:
-            for path in world.whole.iterdir():  # what the try before this one changed
-                shutil.copyfile(path, place / path.name)
+            while changed:
+                shutil.copyfile(world.whole / changed[-1], place / changed.pop())
+            changed.append(name)
             rng = random.Random(seed)
             if made_up:
                 mutate_header(place / name, rng)
@@ -675,13 +682,13 @@ BASES = [
     ["train-policy", "--value", "value.safetensors", *SMALL, *NEW],
     ["eval", *SCORE, "--episodes", "1", "--out", "new.json"],
     [*_DATA, "--offline", "file:log.hdf5"],
-    ["tabular", "example", *["--size", "3", "--episodes", "20", "--horizon", "9", "--out", "new.h5"]],
+    ["tabular", "map.txt", *["--size", "3", "--episodes", "20", "--horizon", "9", "--out", "new.h5"]],
     ["run", "recipe.toml", "--dry-run", "--out", "new"],
     ["select-f", "recipe.toml", "--dry-run", "--out", "new"],
     ["inspect", "weights.h5"],
     ["inspect", "policy.safetensors"],
     ["status", "."],
-    ["report", ".", "--html", "new.html"],
+    ["report", "folder", "--html", "new.html"],
     ["settings"],
     ["envs"],
 ]
@@ -692,7 +699,7 @@ ABUSE = """
 hidden=0 batch=-1 gamma=1.0 steps=0 disc.lr=0.1 x.y.z=1 = a.b= value.f=auto f=kl alpha=1e-300 seed=1 lr=[1,2] lr={a=1}
 lr=2020-01-01 env=1 algo=bc kl,chi2 file:fifo file:loop file:minari.hdf5 file:log.npz#steps=7 dataset.h5 weights.h5
 eval.json bc smodice,bc
-""".split()
+""".split()  # noqa: SIM905 (a list of a hundred lines)
 ABUSE += ["", " ", "9" * 5000, "9" * 25, "x" * 300, "x" * 300 + ".safetensors", "é\u202e\x1b[2J", "lr=" + "9" * 400]
 ABUSE += [f"sim:{ENV}{what}" for what in ("#5", "-random#states=3", "#traj=999999999999")] + [
     f"file:log.hdf5#{'9' * 5000}"
@@ -734,40 +741,56 @@ def _traps(place: Path) -> None:
 # --- all of it ------------------------------------------------------------------------------------------------------
 
 
-def torture(root: Path, seed: int, kills: int, changed: int, flags: int, runs: int) -> Tally:
-    """As many tries of each kind, spread over all stages; returns what came of them."""
+def torture(root: Path, seed: int, kills: int, changed: int, flags: int, runs: int, minutes: float) -> Tally:
+    """As many tries of each kind, spread over all stages, or as many as the time allows; returns what came of them."""
+    end = time.monotonic() + 60 * minutes
     warm_up()
     world = World(root, seed)
-    plan = [
-        (stage, number, sent) for stage in STAGES for number in range(1, operations(world, stage) + 1) for sent in KILLS
-    ]
-    world.rng.shuffle(plan)
-    share = kills // 2
-    for stage, number, sent in plan[:share]:
-        kill_at(world, stage, number, sent)
-    for stage, number, _ in plan[share : share + kills // 4] or plan[: kills // 4]:
-        fail_at(world, stage, number, world.rng.choice(ERRORS))
-    names = list(STAGES)
-    for number in range(kills // 8):
-        full_disk(world, names[number % len(names)], world.rng.choice((0, 100, 1000, 3000, 9000)))
-        kill_at_random(world, names[number % len(names)], KILLS[number % 3], 1 + number % 3)
-    for number in range(runs):
-        kill_run(world, KILLS[number % 3])
-    for stage in STAGES:
+    for attempt in _plan(world, kills, runs):
+        if time.monotonic() > end:
+            break
+        attempt()
+    for stage in STAGES if kills else ():
         power_cuts(world, stage)
-    in_batches(world, "mutated files", mutations(world, changed), 100)
-    in_batches(world, "abused flags", abuses(world, flags), 50)
+    in_batches(world, "mutated files", _until(end, mutations(world, changed)), 100)
+    in_batches(world, "abused flags", _until(end, abuses(world, flags)), 50)
     return world.tally
+
+
+def _plan(world: World, kills: int, runs: int) -> Iterator[Callable[[], None]]:
+    """Half of the kills at an operation on files, the others failing, at random, among several and of whole runs."""
+    counted = {stage: operations(world, stage) for stage in STAGES} if kills else {}
+    plan = [(stage, number) for stage, count in counted.items() for number in range(1, count + 1)]
+    world.rng.shuffle(plan)
+    names, rng = list(STAGES), world.rng
+    for number in range(kills):
+        stage, operation = plan[number % len(plan)]
+        sent = KILLS[(number + number // len(plan)) % 3]
+        if number % 8 in (0, 2, 4, 6):
+            yield partial(kill_at, world, stage, operation, sent)
+        elif number % 8 in (1, 3):
+            yield partial(fail_at, world, stage, operation, rng.choice(ERRORS))
+        elif number % 8 == 5:
+            yield partial(full_disk, world, rng.choice(names), rng.choice((0, 100, 1000, 3000, 9000)))
+        else:
+            yield partial(kill_at_random, world, rng.choice(names), sent, rng.choice((1, 2, 3)))
+    for number in range(runs):
+        yield partial(kill_run, world, KILLS[number % 3])
+
+
+def _until(end: float, tries: Iterator[Any]) -> Iterator[Any]:
+    return takewhile(lambda _: time.monotonic() < end, tries)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, usual in (("seed", 0), ("kills", 2200), ("changed", 20000), ("flags", 5000), ("runs", 12)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--minutes", type=float, default=600.0, help="end after this time, whatever is done")
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torture.") as folder:
-        tally = torture(Path(folder) / "world", given.seed, given.kills, given.changed, given.flags, given.runs)
+        tally = torture(Path(folder) / "world", **vars(given))
     for what, count in tally.tried.items():
         wrong = sum(line.startswith(what) for line in tally.wrong)
         print(f"{count:7,}  {what}: {wrong} wrong")

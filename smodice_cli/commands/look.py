@@ -71,7 +71,7 @@ def inspect(
     force: Overwrite = False,
 ) -> None:
     """See what an artifact holds: for weights their health and what they chose, for the others what was learned."""
-    from smodice_cli import views
+    from smodice_cli import artifacts, views
     from smodice_cli.views.opened import Request, parse_plane
     from smodice_cli.views.render import html as pages
     from smodice_cli.views.render import output, terminal
@@ -85,7 +85,8 @@ def inspect(
             output.check(path, ending, force)
     opened = views.open_artifact(file)
     facts, view = views.describe(opened, request), views.view_of(opened.kind)
-    blocks = views.show(facts)
+    with artifacts.as_expected(opened.artifact):
+        blocks = views.show(facts)
     terminal.show(blocks)
     written = []
     if csv:

@@ -181,6 +181,8 @@ def _read_offline(
         for block in source.episodes(env.name, seed, context.options.threads):
             matrices = ("observations", "next_observations", "actions")
             env.check_widths(source.text, **{name: getattr(block, name).shape[1] for name in matrices})
+            if not block.actions.shape[1]:
+                raise InputError(f"{source.text}: its actions have no dimensions")
             check(block, source.text, rows)
             source.check_states(block.observations, source.text, rows)
             clipped += env.count_outside(block.actions)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from smodice_cli.algos import tabular as exact
 from smodice_cli.envs import gridworld
 from smodice_cli.envs.gridworld import Gridworld
-from smodice_cli.errors import InputError
+from smodice_cli.errors import DivergedError, InputError
 from smodice_cli.sources import layouts
 from smodice_cli.sources.layouts import outside
 from smodice_cli.sources.layouts.arrays import check_held
@@ -124,7 +124,10 @@ def solve(config: Config, seed: int, path: Path | None = None) -> tuple[dict[str
     visits = offline.sum(axis=1)
     notes = _coverage(problem.expert, visits)
     reward = exact.log_ratio_reward(problem.expert, visits, config.smoothing)
-    solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    with np.errstate(all="ignore"):  # of a solution that is no number, the error below tells
+        solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    if not all(np.isfinite(found).all() for found in (solution.value, solution.ratio, solution.primal, solution.dual)):
+        raise DivergedError("tabular: the solution is not finite", "try a larger --alpha")
     truth = exact.FiniteMDP(problem.grid.transition(), problem.initial, config.gamma) if problem.grid else mdp
     visited = exact.occupancy(truth, solution.policy).sum(axis=1)
     shape = (mdp.n_states, mdp.n_actions)

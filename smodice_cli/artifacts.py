@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def hash_of(**parts: Any) -> str:
     return hashlib.sha256(canonical({"schema": SCHEMA, **parts}).encode()).hexdigest()[:32]
 
 
+@cache
 def versions() -> dict[str, str]:
     """The versions that may matter to whoever reads the file later."""
     import importlib.metadata

@@ -158,7 +158,7 @@ class Spool:
         if self.absorbing:
             block = with_absorbing(block)
         for name, file in self.files.items():
-            np.ascontiguousarray(getattr(block, name), dtype=self.dtypes[name]).tofile(file)
+            file.write(np.ascontiguousarray(getattr(block, name), dtype=self.dtypes[name]).data)  # a full disk is told
         lengths = np.diff(block.offsets)
         self.lengths.append(lengths)
         self.sources.append(np.full(len(lengths), source, np.int32))

@@ -94,13 +94,21 @@ def warm_up() -> None:
     import safetensors.torch
     import scipy.sparse.linalg
     import torch
+    import typer.testing
 
     import smodice_cli.commands
     import smodice_cli.pipeline
     import smodice_cli.summary
     import smodice_cli.views.report
+    from smodice_cli import rollout
+    from smodice_cli.views.render import png
+    from smodice_cli.views.render.theme import Panel
 
     torch.set_num_threads(1)
+    rollout.environment(ENV).reset(seed=0)
+    for arguments in (["train-disc", "--data", "absent"], ["tabular", "absent"], ["eval", "--policy", "absent"]):
+        typer.testing.CliRunner().invoke(smodice_cli.commands.app, arguments)  # what typer imports when it parses
+    png.render(Panel("x", "x", "x", lambda figure: figure.add_subplot(), ()), 3, 3, 50, "light")
     assert all((gymnasium, h5py, matplotlib, mujoco, safetensors, scipy, smodice_cli))
 
 

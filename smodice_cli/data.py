@@ -245,7 +245,7 @@ class Dataset:
     def check(self) -> None:
         """Refuse columns that do not fit together."""
         rows, offsets = len(self.arrays["observations"]), self.arrays["episode_offsets"]
-        if any(len(self.arrays[name]) != rows for name in ROW_COLUMNS) or len(self.dims) > self.width:
+        if any(len(self.arrays[name]) != rows for name in ROW_COLUMNS) or not set(self.dims) <= {*range(self.width)}:
             raise ValueError("its columns differ in their length")
         if len(self.arrays["episode_source"]) != len(offsets) - 1 or offsets[0] != 0 or offsets[-1] != rows:
             raise ValueError("its episodes are not those of its rows")

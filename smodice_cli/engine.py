@@ -5,6 +5,7 @@ inputs -> cache key -> cached? -> lock -> work -> artifacts (atomic) -> checkpoi
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -277,7 +278,7 @@ def _check_outputs(context: Context) -> None:
     places = {name: artifact.path for name, artifact in context.inputs.items()}
     places |= {name: context.out.parent / link.path for name, link in context.links.items()}
     for name, place in places.items():
-        if place.resolve() in [path.resolve() for path in context.outputs.values()]:
+        if os.path.realpath(place) in [os.path.realpath(path) for path in context.outputs.values()]:
             raise UsageError(f"{place} is this stage's {name}: it cannot be its output too", "choose another --out")
 
 

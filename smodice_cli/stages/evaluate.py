@@ -74,7 +74,8 @@ class Evaluate(Stage):
     def check_inputs(self, found: Mapping[str, Artifact], options: Options) -> None:
         policy = found["policy"]
         with artifacts.as_expected(policy):
-            name, absorbing = policy.header.metrics["env"], policy.header.metrics["absorbing"]
+            name, absorbing = policy.header.metrics["env"], bool(policy.header.metrics["absorbing"])
+            float(policy.header.metrics.get("expert_return") or 0.0)
             env = envs.find_in_file(name, options.env)
         envs.check_simulator(name)
         actor = NumpyPolicy(policy.arrays)

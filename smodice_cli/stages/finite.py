@@ -66,7 +66,7 @@ def begins_anywhere(grid: Gridworld, config: Config) -> bool:
 def read_counts(path: Path) -> Problem:
     """HDF5 with initial (S,), expert (S,) and counts (S, A, S) or columns state, action, next_state[, count]."""
     with layouts.damage_explained(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
-        outside.check_links(path, file)
+        outside.named(file)
         present = {name: file[name] for name in COUNTED if isinstance(file.get(name), h5py.Dataset)}
         for column in present.values():
             check_held(column)
@@ -124,8 +124,11 @@ def solve(config: Config, seed: int, path: Path | None = None) -> tuple[dict[str
     visits = offline.sum(axis=1)
     notes = _coverage(problem.expert, visits)
     reward = exact.log_ratio_reward(problem.expert, visits, config.smoothing)
-    with np.errstate(all="ignore"):  # of a solution that is no number, the error below tells
-        solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    try:
+        with np.errstate(all="ignore"):  # of a solution that is no number, the error below tells
+            solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    except RuntimeError as error:  # a singular matrix
+        raise DivergedError(f"tabular: there is no solution ({error})", "look at the counts") from error
     if not all(np.isfinite(found).all() for found in (solution.value, solution.ratio, solution.primal, solution.dual)):
         raise DivergedError("tabular: the solution is not finite", "try a larger --alpha")
     truth = exact.FiniteMDP(problem.grid.transition(), problem.initial, config.gamma) if problem.grid else mdp

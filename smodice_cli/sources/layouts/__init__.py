@@ -97,7 +97,7 @@ def _open(path: Path) -> Layout:
     with ExitStack() as stack, damage_explained(path, Layout.format):
         file = stack.enter_context(h5py.File(path, "r", locking=False)) if h5py.is_hdf5(path) else None
         if file is not None:
-            outside.check_links(path, file)
+            outside.named(file)
         for layout in [LAYOUTS[name] for name in reversed(list(LAYOUTS))]:
             if layout.recognises(path, file):
                 with damage_explained(path, layout.format):

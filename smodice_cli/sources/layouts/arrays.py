@@ -49,7 +49,7 @@ def flags(columns: Any, name: str, rows: int, origin: str) -> np.ndarray:
 def check_held(column: Any) -> None:
     """Refuse an HDF5 column whose numbers lie elsewhere, or that declares far more of them than the file holds."""
     if isinstance(column, h5py.Dataset):
-        outside.check_storage(column, column.file.filename)
+        outside.check(column)
         size = column.size * column.dtype.itemsize
         if size > ROOM:
             check_size(size, column.id.get_storage_size(), f"{column.file.filename}: '{column.name}'")

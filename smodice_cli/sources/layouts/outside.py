@@ -16,6 +16,7 @@ from smodice_cli.lazy import h5py
 
 HINT = "copy the data into one file, or allow it with --allow-links"
 _allowed = False
+_named_by_user: set[int] = set()  # the HDF5 library's own numbers of open files, each given once
 
 
 @contextmanager
@@ -29,16 +30,18 @@ def permitted(allow: bool) -> Iterator[None]:
         _allowed = before
 
 
-def check_links(path: Path, file: Any) -> None:
-    """Refuse an HDF5 file with links into others."""
-    if not _allowed and (found := _external_links(file)):
-        raise InputError(f"{path}: '{found[0]}' is a link into another file", HINT)
+def named(file: Any) -> None:
+    """Note that an open HDF5 file is one that the user named."""
+    _named_by_user.add(h5py.h5o.get_info(file.id).fileno)
 
 
-def check_storage(dataset: Any, origin: str) -> None:
-    """Refuse a dataset whose numbers lie in other files."""
-    if not _allowed and (dataset.is_virtual or dataset.external):
-        raise InputError(f"{origin}: '{dataset.name}' takes its numbers from other files", HINT)
+def check(dataset: Any) -> None:
+    """Refuse a dataset that is not in a file that the user named, or whose numbers are not."""
+    if _allowed:
+        return
+    linked = h5py.h5o.get_info(dataset.id).fileno not in _named_by_user
+    if linked or dataset.is_virtual or dataset.external:
+        raise InputError(f"{dataset.file.filename}: '{dataset.name}' takes its numbers from other files", HINT)
 
 
 def reached(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-d4rl demo test test-quick test-experts lint bench bench-hopper clean
+.PHONY: help setup setup-d4rl demo test test-quick test-experts torture lint bench bench-hopper clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -38,6 +38,9 @@ test-quick: setup  ## the tests that take less than two minutes
 test-experts: setup  ## install the extra [experts] (JAX, 600 MB) and train a tiny expert
 	$(PIP) install --constraint constraints.txt --editable '.[experts]'
 	$(VENV)/bin/python -m pytest -q tests/test_train_expert.py
+
+torture: setup  ## an hour or two: thousands of kills, failing writes, power cuts, mutated files and abused flags
+	$(VENV)/bin/python tests/torture.py
 
 lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff check .

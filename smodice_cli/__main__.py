@@ -1,22 +1,43 @@
 """The program: `smodice`, or `python -m smodice_cli`."""
 
-import signal
+import os
 import sys
-
-from smodice_cli.console import console
-from smodice_cli.errors import SmodiceError
 
 
 def main() -> None:
     """Entry point; a termination request is treated like Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _open_closed_streams()
+    from smodice_cli import interrupts
+
+    interrupts.leave_at_once()
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what happens to lie in the current folder
+    from smodice_cli.console import console, guard_streams
+    from smodice_cli.errors import SmodiceError
+
+    guard_streams()
     try:
         from smodice_cli.commands import app
     except SmodiceError as error:  # a plug-in that cannot be loaded
         console.error(error.message, error.hint)
         sys.exit(error.exit_code)
-    app(prog_name="smodice")
+    try:
+        app(prog_name="smodice")
+    finally:
+        interrupts.ignore()
+        sys.stdout.flush()
+
+
+def _open_closed_streams() -> None:
+    """Streams that were closed for us lead nowhere: otherwise the next file we open becomes one of them."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (it stays open)
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        sys.path.pop(0)  # the current folder, which `python -m` puts first
     main()

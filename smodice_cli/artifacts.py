@@ -11,21 +11,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from smodice_cli.errors import ForeignFileError, InputError
-from smodice_cli.files import BLOCK, atomic, file_digest, first_line, matching
+from smodice_cli.files import BLOCK, atomic, check_regular, file_digest, first_line, matching
 from smodice_cli.lazy import h5py, np, torch
 
 SCHEMA = 1
 TAG = "smodice"
+LONGEST = 1e12  # seconds that anything can have taken
+MAX_DEPTH = 30  # of JSON, ours has less than 10
+MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 
 Arrays = Mapping[str, "np.ndarray"]
+# What readers raise on files that are cut short, damaged or made up.
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,36 @@ class Header:
     @staticmethod
     def from_json(text: str) -> Header:
         raw = json.loads(text)
+        check_depth(raw)
         for links in ("inputs", "outputs"):
             raw[links] = {name: Link(**link) for name, link in raw[links].items()}
-        return Header(**raw)
+        header = Header(**raw)
+        header.check()
+        return header
+
+    def check(self) -> None:
+        """Refuse members of another type than they are written with."""
+        texts = [self.kind, self.stage, self.key, self.digest, *self.notes, *self.versions.values()]
+        texts += [text for link in (*self.inputs.values(), *self.outputs.values()) for text in (link.path, link.digest)]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a member that must be text is none")
+        if not all(isinstance(table, dict) for table in (self.config, self.metrics)):
+            raise ValueError("config and metrics must be tables")
+        if type(self.seed) is not int or type(self.seconds) not in (int, float) or not 0 <= self.seconds < LONGEST:
+            raise ValueError("seed and seconds must be numbers")
+
+
+def check_depth(value: Any) -> None:
+    """Refuse JSON that is nested deeper than anything we write: code that walks it would fail anywhere."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _members(outer)]
+    if level:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def _members(value: dict | list) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def canonical(value: Any) -> str:
@@ -75,6 +108,7 @@ def hash_of(**parts: Any) -> str:
     return hashlib.sha256(canonical({"schema": SCHEMA, **parts}).encode()).hexdigest()[:32]
 
 
+@cache
 def versions() -> dict[str, str]:
     """The versions that may matter to whoever reads the file later."""
     import importlib.metadata
@@ -141,7 +175,7 @@ def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
     with atomic(path) as temporary, ThreadPoolExecutor(1) as beside:
         sealing = beside.submit(_sealed, header, arrays)
         _make_sure_of_room(temporary, sum(array.nbytes for array in arrays.values()) + len(header.to_json()))
-        with h5py.File(temporary, "w") as file:
+        with h5py.File(temporary, "w", locking=False) as file:  # it is ours alone, and held already
             for name, array in arrays.items():
                 target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
                 rows = max(1, BLOCK // max(1, array[:1].nbytes))
@@ -187,6 +221,10 @@ class Artifact:
         """This artifact as an input of a file in the folder `relative_to`."""
         return Link(os.path.relpath(self.path.resolve(), relative_to.resolve()), self.header.digest)
 
+    def payload(self) -> dict[str, Any]:
+        """The JSON members of a score file, without its header."""
+        return json.loads(self.arrays["payload"].tobytes())
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """The payload as torch tensors, sharing memory with the map."""
         return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
@@ -221,7 +259,7 @@ def follow(artifact: Artifact, name: str, kind: str) -> Artifact:
     if name not in links:
         raise InputError(f"{artifact.path} does not name a {name}")
     place = linked(artifact.path, links[name])
-    if not place.exists():
+    if not os.path.exists(place):
         raise InputError(
             f"{artifact.path.name} was made from {place}, which is not there",
             "move the run folder as a whole, or run the earlier stage again",
@@ -241,22 +279,34 @@ def read_header(path: Path) -> Header:
     return _read(path).header
 
 
-def staleness(path: Path, header: Header) -> str:
-    """Which input of an artifact, or of its inputs, is no longer the one it was made from; '' if all still are."""
-    for name, link in header.inputs.items():
-        place = linked(path, link)
-        if not matching(place):
-            return f"its {name} is missing"
-        try:
-            found = read_header(place)
-        except InputError:
-            found = None
-        if found and found.digest == link.digest:
-            if reason := staleness(place, found):
-                return f"{reason} (through its {name})"
-        elif file_digest(place) != link.digest:  # how a user's own file is linked
-            return f"stale: its {name} has changed since"
-    return ""
+def staleness(path: Path, header: Header, known: dict[Path, str] | None = None) -> str:
+    """Which input of an artifact, or of its inputs, is no longer the one it was made from; '' if all still are.
+
+    `known` holds what was found out before, and ends the search where files name each other in a circle.
+    """
+    known = {} if known is None else known
+    if path not in known:
+        known[path] = ""  # while it is being found out
+        known[path] = next(filter(None, (_stale(path, name, link, known) for name, link in header.inputs.items())), "")
+    return known[path]
+
+
+def _stale(path: Path, name: str, link: Link, known: dict[Path, str]) -> str:
+    place = linked(path, link)
+    if not matching(place):
+        return f"its {name} is missing"
+    try:
+        found = read_header(place)
+        if found.digest == link.digest:
+            reason = staleness(place, found, known)
+            return reason and f"{reason} (through its {name})"
+    except InputError:
+        pass
+    try:
+        same = file_digest(place) == link.digest  # how a user's own file is linked
+    except (InputError, OSError):
+        same = False
+    return "" if same else f"stale: its {name} has changed since"
 
 
 def read_any(path: Path) -> Artifact:
@@ -285,10 +335,11 @@ def refuse_folder(path: Path) -> None:
 
 
 def _read(path: Path) -> Artifact:
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"{path} does not exist")
     if path.is_dir():
         raise InputError(f"{path} is a folder, not an artifact", f"smodice status {path} lists what is in it")
+    check_regular(path)
     try:
         with open(path, "rb") as handle:
             magic = handle.read(9)
@@ -300,17 +351,27 @@ def _read(path: Path) -> Artifact:
             text, arrays = _read_json(path)
         else:
             raise InputError(f"{path} is neither HDF5, safetensors nor JSON")
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short ({first_line(error)})") from error
-    if text is None:
+    if not isinstance(text, str):
         raise InputError(f"{path} was not written by smodice: it has no header")
     try:
         raw = json.loads(text)
         if raw.get("schema", 0) > SCHEMA:
             raise InputError(f"{path} has schema {raw['schema']}, newer than this version's {SCHEMA}", "update smodice")
         return Artifact(path, Header.from_json(text), arrays)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except DAMAGE as error:
         raise InputError(f"{path} has an unreadable header ({first_line(error)})") from error
+
+
+@contextmanager
+def as_expected(artifact: Artifact) -> Iterator[None]:
+    """What is whole may still not hold what its kind does: somebody else's file, or another version's."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{artifact.path} does not hold what a {artifact.header.kind} does ({what})") from error
 
 
 def _read_safetensors(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
@@ -325,18 +386,23 @@ def _read_safetensors(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
 
 
 def _read_json(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
+    if path.stat().st_size > MAX_TEXT:
+        raise ValueError("it is too large for JSON of ours")
     whole = json.loads(path.read_text())
+    check_depth(whole)
     header = whole.pop(TAG, None)
     return (None if header is None else canonical(header)), {"payload": _json_bytes(whole)}
 
 
 def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
-    with h5py.File(path, "r") as file:
+    with h5py.File(path, "r", locking=False) as file:  # nobody writes into an artifact
         text = file.attrs.get(TAG)
         arrays = {}
         if text is not None:
 
             def visit(name: str, item: Any) -> None:
+                if not isinstance(name, str):
+                    raise ValueError("a name in it is no text")
                 if isinstance(item, h5py.Dataset):
                     arrays[name] = map_dataset(path, item)
 
@@ -346,6 +412,8 @@ def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
 
 def map_dataset(path: Path, dataset: Any) -> np.ndarray:
     """A contiguous HDF5 dataset as a copy-on-write memory map (torch wants writable memory; the file stays)."""
+    if dataset.dtype.kind not in "biuf":
+        raise ValueError(f"{dataset.name} does not hold numbers")
     offset = dataset.id.get_offset()
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
@@ -357,7 +425,5 @@ def map_dataset(path: Path, dataset: Any) -> np.ndarray:
 
 
 def read_payload(path: Path) -> dict[str, Any]:
-    """The JSON members of a score file, without its header."""
-    whole = json.loads(path.read_text())
-    whole.pop(TAG, None)
-    return whole
+    """The JSON members of a score file, verified, without its header."""
+    return read_any(path).payload()

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smodice_cli import __version__
+from smodice_cli import __version__, interrupts
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
 from smodice_cli.engine import Options, Result
@@ -139,17 +138,16 @@ def command(
 def guard(work: Callable[[], None], *, json: bool = False, quiet: bool = False, debug: bool = False) -> None:
     """Do the work of a command; an error of any kind becomes a sentence and an exit code."""
     console.mode, console.quiet, console.debug = "json" if json else "human", quiet, debug
-    try:
-        work()
-    except BrokenPipeError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (whoever read our output has gone; so has the exit's flush)
-        raise typer.Exit(0) from error
-    except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            console.traceback()
-        message, hint, code = explain(error)
-        console.error(message, hint)
-        raise typer.Exit(code) from error
+    with interrupts.raised():
+        try:
+            work()
+            sys.stdout.flush()  # while a failure can still be told
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                console.traceback()
+            message, hint, code = explain(error)
+            console.error(message, hint)
+            raise typer.Exit(code) from error
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
@@ -162,8 +160,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return "there is not enough memory for this", "fewer units, a smaller batch or less data", InputError.exit_code
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}", "", InputError.exit_code
+    if isinstance(error, OSError) and error.errno:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}", "", InputError.exit_code
     return f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback", 1
 
 

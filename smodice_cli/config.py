@@ -19,6 +19,7 @@ from typing import Any
 from smodice_cli.errors import ConfigError, nearest
 
 Settings = dict[str, dict[str, Any]]  # section -> setting -> value
+LARGEST = 2**53  # what every library takes for a whole number
 LIMITS = {"gt": ("above", gt), "ge": ("at least", ge), "lt": ("below", lt), "le": ("at most", le)}
 
 
@@ -68,6 +69,8 @@ def _checked(name: str, value: Any, hint: Any, found: dataclasses.Field) -> Any:
         if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
             raise ConfigError(f"{name} must be a list of strings, not {json.dumps(value, default=str)}")
         return tuple(items)
+    if type(value) is int and abs(value) > LARGEST:
+        raise ConfigError(f"{name} = {value} is out of range")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
@@ -146,5 +149,5 @@ def parse_assignments(assignments: Sequence[str], sections: Sequence[str], only:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of numbers with thousands of digits, too
         return text  # a bare word, e.g. --set value.f=kl

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -15,8 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from smodice_cli.errors import OutputError
+
 EVENT_EVERY = 0.5  # seconds between events of progress
 PLAIN_EVERY = 10.0  # seconds between progress lines when there is no terminal
+BROKEN_PIPE = 141  # what a shell shows of a program whose reader has left
 PLAIN_WIDTH = 200  # columns of a table that goes to a file or a pipe
 
 
@@ -60,7 +64,7 @@ class Console:
             sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
         elif self.mode == "human" and not self.quiet:
             for line in lines:
-                self._rich(stderr=False).print(line, highlight=False, soft_wrap=True)
+                self._rich(stderr=False).print(visible(line), highlight=False, soft_wrap=True)
 
     def say(self, lines: Sequence[str]) -> None:
         """Lines with markup on stdout (human mode only), between tables say."""
@@ -78,10 +82,10 @@ class Console:
         for index, column in enumerate(columns):
             table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(visible(cell)) for cell in row))
         shown = self._rich(stderr=False)
         if title:
-            shown.print(Text(title, "italic"), soft_wrap=True)
+            shown.print(Text(visible(title), "italic"), soft_wrap=True)
         shown.print(table)
 
     def note(self, text: str) -> None:
@@ -98,25 +102,27 @@ class Console:
             self.event(kind="error", text=text, hint=hint)
             return
         console = self._rich(stderr=True)
-        console.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(one_line(text))}", highlight=False, soft_wrap=True)
         if hint:
-            console.print(f"[dim]hint:[/] {escape(hint)}", highlight=False, soft_wrap=True)
+            console.print(f"[dim]hint:[/] {escape(one_line(hint))}", highlight=False, soft_wrap=True)
 
     def traceback(self) -> None:
         """The traceback of the exception being handled (`--debug`)."""
         traceback.print_exc(file=sys.stderr)
 
     def event(self, **fields: Any) -> None:
-        """A machine-readable line for the parent process."""
+        """A machine-readable line for the parent process; one that has gone wants no more work."""
         sys.stderr.write(json.dumps(fields) + "\n")
         sys.stderr.flush()
+        if isinstance(sys.stderr, _Messages) and sys.stderr.lost:
+            signal.raise_signal(signal.SIGTERM)
 
     def message(self, kind: str, text: str, label: str = "") -> None:
         """A line on stderr, or an event of this kind."""
         if self.mode == "events" and not self.quiet:
             self.event(kind=kind, text=text)
         elif not self.quiet:
-            self._rich(stderr=True).print(label + escape(text), highlight=False, soft_wrap=True)
+            self._rich(stderr=True).print(label + escape(one_line(text)), highlight=False, soft_wrap=True)
 
     # progress
 
@@ -151,13 +157,9 @@ class Console:
     def _rich(self, stderr: bool) -> Any:
         from rich.console import Console as Rich
 
-        class Shown(Rich):
-            def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # rich would end the process as if it had failed
-
         shown = sys.stderr if stderr else sys.stdout
         wide = None if shown.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-        return Shown(stderr=stderr, width=wide)
+        return Rich(stderr=stderr, width=wide, emoji=False)  # a path may hold :a:
 
 
 class _Events(Progress):
@@ -202,11 +204,70 @@ def _in_words(figures: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
+def visible(text: str) -> str:
+    """Text without control characters, which would act on the terminal: they are shown as \\x1b and the like."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """Visible text in a single line."""
+    return visible(text).replace("\n", " ")
+
+
 def escape(text: str) -> str:
     """Text that is shown as it is, brackets and all."""
     from rich.markup import escape as rich_escape
 
     return rich_escape(text)
+
+
+# --- streams that fail ----------------------------------------------------------------------------------------------
+
+
+class _Messages:
+    """stderr, whose reader may leave: what is written after that goes nowhere, and the work goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.lost = stream, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self.lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.lose(error)
+
+    def lose(self, error: OSError) -> None:
+        self.lost = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+
+class _Results(_Messages):
+    """stdout, whose reader may leave too: that ends the command, as a shell expects; so does a full disk."""
+
+    def lose(self, error: OSError) -> None:
+        super().lose(error)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(BROKEN_PIPE) from error
+        console.error(f"cannot write to the standard output: {error.strerror}")
+        raise SystemExit(OutputError.exit_code) from error
+
+
+def guard_streams() -> None:
+    """Give the process streams that fail well, and write characters that they do not know as escapes."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stdout, sys.stderr = _Results(sys.stdout), _Messages(sys.stderr)  # type: ignore[assignment]
 
 
 console = Console()

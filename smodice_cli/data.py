@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from smodice_cli.artifacts import Artifact
+from smodice_cli.artifacts import Artifact, as_expected
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.lazy import np
 
@@ -137,7 +137,7 @@ def parse_dims(text: str, width: int) -> list[int]:
     try:
         for part in text.split(","):
             first, colon, last = part.partition(":")
-            dims += range(int(first), int(last)) if colon else [int(first)]
+            dims += range(max(int(first), -1), min(int(last), width + 1)) if colon else [int(first)]
     except ValueError as error:
         raise UsageError(f"--expert-dims {text}: expected e.g. 0:2 or 0,1,5") from error
     if not dims or min(dims) < 0 or max(dims) >= width or len(set(dims)) != len(dims):
@@ -168,7 +168,7 @@ class Spool:
         if self.absorbing:
             block = with_absorbing(block)
         for name, file in self.files.items():
-            np.ascontiguousarray(getattr(block, name), dtype=self.dtypes[name]).tofile(file)
+            file.write(np.ascontiguousarray(getattr(block, name), dtype=self.dtypes[name]).data)  # a full disk is told
         lengths = np.diff(block.offsets)
         self.lengths.append(lengths)
         self.sources.append(np.full(len(lengths), source, np.int32))
@@ -258,10 +258,28 @@ class Dataset:
     @staticmethod
     def of(artifact: Artifact) -> Dataset:
         config, metrics = artifact.header.config, artifact.header.metrics
-        without = [source["label"] for source in metrics.get("offline", []) if not source.get("rewards", True)]
-        fixed = (config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
-        named = (metrics.get(name, []) for name in ("state_names", "action_names"))
-        return Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"), *named)
+        with as_expected(artifact):
+            without = [source["label"] for source in metrics.get("offline", []) if not source.get("rewards", True)]
+            fixed = (config["env"], metrics["expert_dims"], config["absorbing"], metrics["sources"])
+            named = (metrics.get(name, []) for name in ("state_names", "action_names"))
+            found = Dataset(artifact.arrays, *fixed, without, metrics.get("expert_return"), *named)
+            found.check()
+        return found
+
+    def check(self) -> None:
+        """Refuse columns that do not fit together."""
+        rows, offsets = len(self.arrays["observations"]), self.arrays["episode_offsets"]
+        if any(len(self.arrays[name]) != rows for name in ROW_COLUMNS) or not set(self.dims) <= {*range(self.width)}:
+            raise ValueError("its columns differ in their length")
+        if len(self.arrays["episode_source"]) != len(offsets) - 1 or offsets[0] != 0 or offsets[-1] != rows:
+            raise ValueError("its episodes are not those of its rows")
+        if (np.diff(offsets) < 1).any() or self.arrays["expert/observations"].shape[1] != len(self.dims):
+            raise ValueError("its episodes or its expert states make no sense")
+
+    @property
+    def width(self) -> int:
+        """The dimensions of a state."""
+        return self.arrays["observations"].shape[1]
 
     def name_of(self, dim: int) -> str:
         """What a dimension of the state is called: its own name, or s[0]."""

@@ -5,7 +5,7 @@ inputs -> cache key -> cached? -> lock -> work -> artifacts (atomic) -> checkpoi
 
 from __future__ import annotations
 
-import tempfile
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +31,8 @@ class Options:
     threads: int = 1
     device: str = "cpu"
     checkpoint_every: float = 20.0
+    env: str = ""  # an environment that the user named, beside the one in a file's header
+    sha256: tuple[str, ...] = ()  # what downloaded files must be, NAME=SUM
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,16 @@ class Stage:
     def prepare(self, context: Context, start: Path | None) -> Context:
         """Find the inputs and refuse what cannot work, before anything runs."""
         assert start is not None
-        return replace(context, inputs=self.inputs(start, context.config))
+        found = self.inputs(start, context.config)
+        self.check_inputs(found, context.options)
+        return replace(context, inputs=found)
 
     def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
         """What it reads, found from the artifact that it starts from."""
         return with_dataset(artifacts.load(start, self.starts_from(getattr(config, "algo", ""))))
+
+    def check_inputs(self, found: Mapping[str, Artifact], options: Options) -> None:
+        """Refuse inputs that are whole and still cannot be worked with."""
 
     def writes(self, config: Any) -> Sequence[str]:
         """The companions that it writes with these settings."""
@@ -193,9 +200,7 @@ class Context:
 
     def scratch(self) -> Path:
         """A folder beside the output that goes when the stage has ended."""
-        with files.writing(self.out):
-            made = tempfile.TemporaryDirectory(dir=self.out.parent, prefix=f".{self.out.name}.", suffix=".tmp")
-        return Path(self.stack.enter_context(made))
+        return self.stack.enter_context(files.scratch(self.out))
 
     def seconds_before(self) -> float:
         """The seconds that the run took up to the checkpoint it goes on from."""
@@ -232,7 +237,7 @@ def make(
             reason = why(context)  # another process may have made it while we waited
             if not reason:
                 return _cached(context)
-            for path in context.outputs.values():
+            for path in (*context.outputs.values(), context.log):
                 files.remove_remains(path)
             console.note(f"{stage.name}: {reason}")
             began = time.monotonic() - context.seconds_before()
@@ -265,13 +270,15 @@ def _check_outputs(context: Context) -> None:
     places = {name: artifact.path for name, artifact in context.inputs.items()}
     places |= {name: context.out.parent / link.path for name, link in context.links.items()}
     for name, place in places.items():
-        if place.resolve() in [path.resolve() for path in context.outputs.values()]:
+        if os.path.realpath(place) in [os.path.realpath(path) for path in context.outputs.values()]:
             raise UsageError(f"{place} is this stage's {name}: it cannot be its output too", "choose another --out")
 
 
 def _cached(context: Context) -> Result:
     if context.own_checkpoint():
         context.checkpoint.unlink(missing_ok=True)  # killed after the artifact was written and before this
+    for path in (*context.outputs.values(), context.log):
+        files.remove_remains(path)
     return Result(context.out, artifacts.read_header(context.out), "cached", "nothing changed")
 
 

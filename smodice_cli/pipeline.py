@@ -12,23 +12,21 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from smodice_cli import artifacts, envs, files
+from smodice_cli import envs
 from smodice_cli.algos import dual
 from smodice_cli.config import build
 from smodice_cli.console import Bar, console
 from smodice_cli.engine import Options, Result, Stage, make
 from smodice_cli.errors import Interrupted, SmodiceError
-from smodice_cli.lazy import np
 from smodice_cli.parallel import cores
 from smodice_cli.recipes import config_of
 from smodice_cli.stages import DEFAULT, STAGES, chain
 from smodice_cli.stages import select_f as selection
-from smodice_cli.views.runs import training_seconds
 
 HELD_OUT = 0.1  # share of the trajectories of recordings that no simulator replaces
 Configs = Mapping[str, Any]  # the config of every stage of one method, by section
@@ -104,7 +102,7 @@ def run_chain(one: Chain, options: Options, workers: int, *, missing_input: bool
         if missing_input:
             results.append(Result(out, None, "would run", "its input is made first"))
             continue
-        own = replace(options, force=options.force and stage.section not in one.made)
+        own = replace(options, force=options.force and stage.section not in one.made, env=one.configs["dataset"].env)
         own = replace(own, threads=workers) if stage.simulates else own
         result = make(stage, one.place(stage.starts_from(one.algo)), out, one.configs[stage.section], one.seed, own)
         results.append(result)
@@ -191,7 +189,7 @@ def run_chains(waiting: list[Chain], options: Options, jobs: int) -> None:
 
 def _start() -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "smodice_cli", "run-seed", *(["--debug"] if console.debug else [])],
+        [sys.executable, "-P", "-m", "smodice_cli", "run-seed", *(["--debug"] if console.debug else [])],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -203,8 +201,9 @@ def _follow(process: subprocess.Popen, one: Chain, options: Options, show: _Boar
     """Tell a process what to do and show what it reports; returns how it failed, if it did."""
     assert process.stdin is not None
     assert process.stderr is not None
-    process.stdin.write(one.order(options))
-    process.stdin.close()
+    with suppress(BrokenPipeError):  # it has ended already; its exit code tells
+        process.stdin.write(one.order(options))
+        process.stdin.close()
     error: dict[str, Any] = {}
     for line in process.stderr:
         event = _event(line)
@@ -214,9 +213,11 @@ def _follow(process: subprocess.Popen, one: Chain, options: Options, show: _Boar
             show.event(one.name, event)
     if not (code := process.wait()):
         return None
+    if code < 0:
+        return Interrupted(f"{one.name}: its process was killed (signal {-code}), perhaps for lack of memory")
     message = f"{one.name}: {error.get('text', f'ended with exit code {code}')}"
     failure = Interrupted(message) if code == Interrupted.exit_code else SmodiceError(message, error.get("hint", ""))
-    failure.exit_code = code if code > 0 else 1
+    failure.exit_code = code
     return failure
 
 
@@ -264,35 +265,3 @@ def run_told(stream: TextIO) -> None:
     configs = {name: build(config_of(name, told["algo"]), name, own) for name, own in told["configs"].items()}
     one = Chain(**told | {"folder": Path(told["folder"]), "configs": configs})
     run_chain(one, Options(**order["options"]), workers=1)
-
-
-# --- the summary -----------------------------------------------------------------------------------------------------
-
-
-def summarise(folder: Path, methods: list[str], seeds: list[int]) -> dict[str, Any]:
-    """Scores over seeds with their spread, steps and time of each method; also written to summary.json.
-
-    The figures of a single one also stand at the top.
-    """
-    rows = [_summary_of(folder, method, seeds) for method in methods]
-    result = {"folder": str(folder), "seeds": seeds, **(rows[0] if len(rows) == 1 else {}), "methods": rows}
-    with files.atomic(folder / "summary.json") as temporary:
-        temporary.write_text(json.dumps(result, indent=2) + "\n")
-    return result
-
-
-def _summary_of(folder: Path, method: str, seeds: list[int]) -> dict[str, Any]:
-    homes = {seed: home(folder, method, seed) for seed in seeds}
-    scores = {seed: artifacts.read_payload(own / STAGES["eval"].file)["score"] for seed, own in homes.items()}
-    policies = [own / STAGES["train-policy"].file for own in homes.values()]
-    figure = "normalized" if "normalized" in scores[seeds[0]] else "action_error"  # of recordings
-    found = np.array([score[figure] for score in scores.values()])
-    return {
-        "method": method,
-        f"{figure}_mean": float(found.mean()),
-        f"{figure}_std": float(found.std(ddof=1)) if len(seeds) > 1 else 0.0,
-        **({} if figure == "normalized" else {"policies": list(map(str, policies))}),
-        "steps": artifacts.read_header(policies[0]).config["steps"],
-        "seconds": float(np.mean([training_seconds(path) for path in policies])),
-        "per_seed": {str(seed): score for seed, score in scores.items()},
-    }

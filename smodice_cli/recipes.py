@@ -84,7 +84,7 @@ def _parse(path: Path) -> dict[str, Any]:
         raise InputError(f"recipe {path} does not exist")
     try:
         return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -25,6 +25,7 @@ from smodice_cli.engine import Context, Options
 from smodice_cli.errors import DivergedError, ForeignFileError, InputError, Interrupted
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
 
+DEVICES = ("cpu", "cuda")
 LOG_EVERY = 100  # steps between figures on the bar and in the log
 CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVERY
 
@@ -139,9 +140,12 @@ def prepare(seed: int, options: Options) -> tuple[Generator, Device]:
     torch.set_flush_denormal(True)
     try:
         device = torch.device(options.device)
-        torch.empty(0, device=device)
+        if device.type not in DEVICES:
+            raise RuntimeError("training runs on cpu or cuda")
+        torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device '{options.device}' cannot be used: {files.first_line(error)}") from error
+        there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        raise InputError(f"device '{options.device}' cannot be used here", f"there is: {there}") from error
     return torch.Generator().manual_seed(seed), device
 
 
@@ -266,14 +270,16 @@ class _Log:
 
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
+        if path.exists() and not path.is_file():
+            raise ForeignFileError(f"{path}, where the log goes, is no regular file", "choose another --out")
         if not start and path.exists():
             with open(path, "rb") as file:
                 if not b'{"step":'.startswith(file.read(8)):
                     raise ForeignFileError(
                         f"{path} exists and is no log of smodice's", "move it away, or choose another --out"
                     )
-        lines = path.read_text().splitlines(keepends=True) if start and path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+        lines = path.read_text(errors="replace").splitlines(keepends=True) if start and path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and 0 < _step(line) <= start]
         if kept:
             with files.atomic(path) as temporary:
                 temporary.write_text("".join(kept))
@@ -283,6 +289,15 @@ class _Log:
     def write(self, step: int, figures: dict[str, float]) -> None:
         with files.writing(self.path), open(self.path, "a") as file:
             file.write(json.dumps({"step": step, **figures}) + "\n")
+
+
+def _step(line: str) -> int:
+    """The step that a line of the log is about; 0 where it is damaged."""
+    try:
+        found = json.loads(line)["step"]
+        return found if isinstance(found, int) else 0
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return 0
 
 
 # --- interruption --------------------------------------------------------------------------------------------------

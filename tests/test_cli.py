@@ -187,13 +187,13 @@ def test_no_color_is_respected() -> None:
     assert not re.search(r"\x1b\[[0-9;]*31m", plain)
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_leaves_early_ends_it_quietly() -> None:
     process = subprocess.Popen([*SMODICE, "settings"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read().decode() == ""
-    assert process.wait() == 0
+    assert process.wait() == 141
 
 
 def test_an_unexpected_error_is_a_bug_with_code_1_and_a_traceback_only_on_request(

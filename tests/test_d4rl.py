@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
+from urllib.response import addinfourl
 
 import h5py
 import numpy as np
@@ -19,6 +22,7 @@ from recordings import HOPPER, write_d4rl
 from smodice_cli import envs, files, sources
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError
+from smodice_cli.sources import d4rl
 
 ID = "hopper-medium-v2"
 NAME = "hopper_medium-v2.hdf5"
@@ -134,7 +138,7 @@ def test_downloaded_file_is_the_servers_and_is_downloaded_once(server: Server, t
     arguments = ("build-dataset", "--env", HOPPER, "--offline", ID, "--expert", f"d4rl:{ID}#traj=0", "--out", out)
     succeed(*arguments)
     assert (tmp_path / "cache" / NAME).read_bytes() == server.content
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [NAME, f"{NAME}.sha256"]
     assert len(server.requests) == 1
     assert succeed(*arguments, "--json").json["status"] == "cached"
 
@@ -234,3 +238,43 @@ def test_a_download_of_another_process_is_not_repeated(server: Server, tmp_path:
         fetch()
     assert not server.requests
     assert not listing(tmp_path)
+
+
+def test_a_file_that_is_not_what_it_was_at_first_use_is_refused(server: Server, tmp_path: Path) -> None:
+    arguments = (
+        "build-dataset",
+        "--env",
+        HOPPER,
+        "--offline",
+        ID,
+        "--expert",
+        f"{ID}#traj=0",
+        "--out",
+        tmp_path / "d.h5",
+    )
+    assert "SHA-256" in succeed(*arguments).stderr, "the user sees what is trusted"
+    cached = tmp_path / "cache" / NAME
+    whole = cached.read_bytes()
+    cached.write_bytes(whole + b"more")
+    assert "is not what it was when it was first used" in refuse(3, *arguments)
+    cached.unlink()
+    server.content = write_d4rl(tmp_path / "other.hdf5", scale=2.0).read_bytes()
+    assert "is not what it was when it was first used" in refuse(3, *arguments), "nor is what the server sends now"
+    server.content = whole
+    (tmp_path / "cache" / f"{NAME}.part").unlink()
+    assert succeed(*arguments, "--json").json["status"] == "cached"
+
+
+def test_downloads_are_encrypted_where_the_server_can() -> None:
+    assert d4rl.addresses("http://host.example/x.hdf5") == ["https://host.example/x.hdf5", "http://host.example/x.hdf5"]
+    assert d4rl.addresses("https://host.example/x.hdf5") == ["https://host.example/x.hdf5"]
+
+
+@pytest.mark.parametrize("length", ["²", "-5", "9" * 5000])
+def test_an_odd_content_length_is_no_length(server: Server, tmp_path: Path, length: str) -> None:
+    """The answer is a made-up one: http.server itself refuses to send such a header."""
+    body, headers = BytesIO(b"abc"), Message()
+    headers["Content-Length"] = length
+    answer = addinfourl(body, headers, "", 200)
+    with open(tmp_path / "part", "ab") as file:
+        assert d4rl._receive(answer, file, "x") is None

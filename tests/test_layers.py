@@ -20,7 +20,7 @@ import smodice_cli
 PACKAGE = Path(smodice_cli.__file__).parent
 # From the bottom to the top; a module or package imports only what is named before it, or beside it.
 LAYERS = (
-    ("errors", "lazy", ""),  # the last is the package itself: its version
+    ("errors", "interrupts", "lazy", ""),  # the last is the package itself: its version
     ("config", "console", "files", "parallel", "registry", "statistics"),
     ("artifacts",),
     ("data", "engine"),
@@ -30,7 +30,7 @@ LAYERS = (
     ("sources",),
     ("exports", "views"),
     ("stages.*",),
-    ("experts", "pipeline", "recipes"),
+    ("experts", "pipeline", "recipes", "summary"),
     ("cli",),
     ("commands",),
     ("__main__",),

@@ -37,6 +37,7 @@ class NumpyPolicy:
         if np.ndim(tensors["action_low"]) > 1:
             raise InputError("not a policy: it holds the snapshots of one")
         t = {name: np.asarray(tensors[name], np.float64) for name in POLICY_TENSORS}
+        _check(t)
         # The normaliser is folded into the first layer and both heads are one product: fewer small calls.
         first = t["body.0.weight"] / t["normaliser.std"]
         head = np.concatenate([t["mean.weight"], t["log_std.weight"]])
@@ -57,12 +58,18 @@ class NumpyPolicy:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
+        if not Path(path).is_file():
+            raise InputError(f"{path} does not exist, or is no file")
         try:
-            return cls(load_file(path))
-        except FileNotFoundError as error:
-            raise InputError(f"{path} does not exist") from error
+            tensors = load_file(path)
         except SafetensorError as error:
             raise InputError(f"{path} is not a safetensors file: {error}") from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:  # numpy has no bfloat16
+            raise InputError(f"{path} holds numbers of a type that cannot be read ({error})") from error
+        try:
+            return cls(tensors)
+        except InputError as error:
+            raise InputError(f"{path}: {error.message}") from error
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
@@ -89,6 +96,27 @@ class NumpyPolicy:
         action *= self._half_range
         action += self._middle
         return action
+
+
+def _check(t: Mapping[str, np.ndarray]) -> None:
+    """Refuse tensors whose shapes do not fit together, or that hold something else than numbers."""
+    observed, acting = t["normaliser.mean"].shape[:1], t["action_low"].shape[:1]
+    first, second = t["body.0.bias"].shape[:1], t["body.2.bias"].shape[:1]
+    expected = {
+        "normaliser.std": observed,
+        "body.0.weight": first + observed,
+        "body.2.weight": second + first,
+        "mean.weight": acting + second,
+        "mean.bias": acting,
+        "log_std.weight": acting + second,
+        "log_std.bias": acting,
+        "action_high": acting,
+    }
+    for name, shape in expected.items():
+        if t[name].shape != shape or 0 in shape:
+            raise InputError(f"not a policy: {name} has the shape {t[name].shape}, where {shape} would fit the others")
+    if not all(np.isfinite(tensor).all() for tensor in t.values()) or (t["normaliser.std"] <= 0).any():
+        raise InputError("not a policy: it holds NaN or infinite numbers, or deviations that are not positive")
 
 
 def _input_major(weight: np.ndarray) -> np.ndarray:

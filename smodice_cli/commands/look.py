@@ -18,13 +18,21 @@ def _file(does: str) -> Any:
     return typer.Option(metavar="FILE", help=does, rich_help_panel="Output")
 
 
-@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --json", quiet=False)
+@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --clean", quiet=False)
 def status(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove, instead, what killed processes left: temporary files and locks.")
+    ] = False,
 ) -> None:
     """List the artifacts of a run folder and whether each is whole and up to date."""
     from smodice_cli.views import runs
 
+    if clean:
+        removed = runs.clean(folder)
+        lines = [f"removed  {escape(path)}" for path in removed] or ["nothing was left behind"]
+        console.result({"folder": str(folder), "removed": removed}, lines)
+        return
     rows = runs.status(folder)
     columns = ["path", "kind", "seed", "seconds", "state"]
     console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
@@ -70,7 +78,7 @@ def inspect(
 
     Of a recording: what lies in it, and the command that would load it.
     """
-    from smodice_cli import views
+    from smodice_cli import artifacts, views
     from smodice_cli.views import recording
     from smodice_cli.views.opened import Request, parse_plane
     from smodice_cli.views.render import html as pages
@@ -92,7 +100,8 @@ def inspect(
         return
     opened = views.open_artifact(file)
     facts, view = views.describe(opened, request), views.view_of(opened.kind)
-    blocks = views.show(facts)
+    with artifacts.as_expected(opened.artifact):
+        blocks = views.show(facts)
     terminal.show(blocks)
     written = []
     if csv:

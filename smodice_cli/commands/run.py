@@ -1,6 +1,7 @@
 """`run`, the whole chain of a recipe, and `select-f`, which chooses the divergence before it."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from smodice_cli.cli import (
 )
 from smodice_cli.console import console, escape
 from smodice_cli.engine import Options
-from smodice_cli.errors import UsageError
+from smodice_cli.errors import SmodiceError, UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import DEFAULT
 
@@ -57,6 +58,7 @@ def run(
 ) -> None:
     """Run the whole chain of a recipe, for one or several seeds."""
     from smodice_cli import pipeline
+    from smodice_cli.summary import summarise
 
     numbers = parse_seeds(seeds)
     chosen = recipes.parse_set(set or [])
@@ -77,18 +79,23 @@ def run(
         console.result({"plan": [r.summary() for r in plan]}, lines)
         return
     console.note(f"{data.path}: {data.status}")
-    if len(chains) == 1:
-        pipeline.run_chain(chains[0], options, workers=cores())
-    else:
-        pipeline.run_chains(chains, options, jobs or cores())
-    summary = pipeline.summarise(folder, list(methods), numbers)
-    (show_summary if "normalized_mean" in summary["methods"][0] else show_recorded)(summary)
+    try:
+        if len(chains) == 1:
+            pipeline.run_chain(chains[0], options, workers=cores())
+        else:
+            pipeline.run_chains(chains, options, jobs or cores())
+    except BaseException:
+        with suppress(SmodiceError):
+            summarise(folder, methods, numbers)  # the one that is there may hold scores of other settings
+        raise
+    summary = summarise(folder, methods, numbers)
+    (show_recorded if "action_error_mean" in summary["methods"][0] else show_summary)(summary)
 
 
 def parse_seeds(text: str) -> list[int]:
     """`0,1,2` as numbers."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) <= MAX_SEED for part in parts):
+    if not all(part.isdecimal() and len(part) < 20 and int(part) <= MAX_SEED for part in parts):
         raise UsageError(f"--seeds {text}: expected whole numbers separated by commas, e.g. 0,1,2")
     numbers = [int(part) for part in parts]
     if len(set(numbers)) != len(numbers):

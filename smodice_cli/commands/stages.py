@@ -8,6 +8,7 @@ import inspect
 import shlex
 import typing
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,15 @@ from smodice_cli.stages import DEFAULT, STAGES, chain, flag_of, has, home, maker
 from smodice_cli.stages.tabular import Config as TabularConfig
 from smodice_cli.stages.tabular import tabular as solve
 
+Sums = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sha256", metavar="NAME=SUM", help="What the file of a source must be, e.g. hopper-medium-v2=9f8a..."
+    ),
+]
+NamedEnv = Annotated[
+    str, typer.Option(metavar="NAME", help="The policy's environment: needed where it imports a module, gym:MODULE:ID.")
+]
 Video = Annotated[Path | None, typer.Option(metavar="FILE", help="Also film the first episode, as .gif or .mp4.")]
 
 
@@ -74,8 +84,8 @@ def add(stage: Stage) -> None:
     starts = start_options(stage)
     further = [
         *([flag("algo", Algo, None)] if stage.by_algorithm else []),
-        *([flag("source", Source, "")] if stage.per_run else []),
-        *([flag("video", Video, None)] if stage.films else []),
+        *([flag("source", Source, ""), flag("sha256", Sums, None)] if stage.per_run else []),
+        *([flag("video", Video, None), flag("env", NamedEnv, "")] if stage.films else []),
     ]
 
     def perform(common: Common, running: Running, **given: Any) -> None:
@@ -90,6 +100,7 @@ def perform_stage(stage: Stage, common: Common, running: Running, given: dict[st
     """What the command of a stage does; `given` are its options: the first artifacts, and settings that have a flag."""
     places = {kind: given.pop(flag_of(kind)) for kind in start_options(stage)}
     algo, source, video = (given.pop(name, None) for name in ("algo", "source", "video"))
+    named, sums = given.pop("env") if stage.films else "", tuple(given.pop("sha256", None) or ())
     if common.steps is not None and stage.instead_of_steps:
         raise UsageError(f"{stage.name} has no gradient steps; {stage.instead_of_steps}")
     if video:
@@ -100,7 +111,7 @@ def perform_stage(stage: Stage, common: Common, running: Running, given: dict[st
     start = starting_point(stage, chosen, places)
     folder = home(start, owner(stage, chosen, config)) if start else Path()
     out = common.out or stage.place(start, config, folder)
-    options = running.options(common.threads or (cores() if stage.simulates else 1))
+    options = replace(running.options(common.threads or (cores() if stage.simulates else 1)), env=named, sha256=sums)
     result = make(stage, start, out, config, common.seed, options)
     if result.header is None:
         report(result, {}, [])

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smodice_cli.errors import ConfigError, InputError, nearest
+from smodice_cli.errors import ConfigError, InputError, UsageError, nearest
 from smodice_cli.files import first_line
 from smodice_cli.lazy import np
 from smodice_cli.registry import Registry
@@ -113,6 +113,16 @@ def find(name: str) -> Environment:
     raise ConfigError(f"unknown environment '{name}'", f"{nearest(name, list(ENVIRONMENTS))} ({others})")
 
 
+def find_in_file(name: str, named: str = "") -> Environment:
+    """The environment that a file names: one that imports a module, gym:MODULE:ID, only if the user `named` it too."""
+    if name.startswith(GYM) and ":" in name.removeprefix(GYM) and name != named:
+        module = name.removeprefix(GYM).partition(":")[0]
+        raise UsageError(
+            f"the file's environment, {name}, runs the module '{module}'", f"do you trust it? --env {name}"
+        )
+    return find(name)
+
+
 def can_simulate(name: str) -> bool:
     """Whether something can be simulated under this name."""
     return name in ENVIRONMENTS or name.startswith(GYM)
@@ -145,7 +155,7 @@ def gymnasium_errors_explained(name: str) -> Iterator[None]:
 
     try:
         yield
-    except (gymnasium.error.Error, ImportError) as error:
+    except (gymnasium.error.Error, ImportError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise ConfigError(f"{name}: {first_line(error)}") from error
 
 

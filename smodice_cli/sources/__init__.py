@@ -15,15 +15,16 @@ file:logs  file:logs/*.hdf5         all recordings of a folder or of a pattern
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from smodice_cli.artifacts import Link, read_header
+from smodice_cli.artifacts import Link, hash_of, load, read_header
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, UsageError, nearest
-from smodice_cli.files import file_digest, matching
+from smodice_cli.files import file_digest, matching, members, sha256
 from smodice_cli.registry import Registry
+from smodice_cli.sources.layouts import outside
 from smodice_cli.sources.source import ROW_SELECTIONS, STATE_SELECTIONS, Source
 
 SCHEMES: Registry[type[Source]] = Registry(
@@ -35,6 +36,7 @@ SCHEMES: Registry[type[Source]] = Registry(
         "file": "smodice_cli.sources.file:File",
     },
 )
+MOST_DIGITS = 18  # of a count; Python refuses to read numbers of thousands
 EXAMPLES = "e.g. hopper-random-v2, d4rl:hopper-expert-v2#200, sim:pointmass-4direction#50000 or file:log.hdf5#traj=8"
 
 
@@ -70,7 +72,7 @@ def _parse_selection(text: str, selection: str, bare_number: str) -> tuple[str, 
         raise UsageError(f"source '{text}': unknown selection '#{word}'", nearest(word, known))
     if not number and word == "success":
         return word, None
-    if not number.isdecimal() or (int(number) == 0 and word != "traj"):
+    if not number.isdecimal() or len(number) > MOST_DIGITS or (int(number) == 0 and word != "traj"):
         raise UsageError(f"source '{text}': '#{word}=' needs a positive whole number")
     return word, int(number)
 
@@ -82,22 +84,52 @@ def labels(found: Sequence[Source]) -> list[str]:
     return [f"{name} ({whole[: i + 1].count(name)})" if whole.count(name) > 1 else name for i, name in enumerate(whole)]
 
 
-def linked_files(sources: Sequence[Source], folder: Path, *, fetch: bool = True) -> dict[str, Link]:
-    """The files sources depend on, policies included, by source text, with digests that tell when one has changed."""
+def linked_files(
+    sources: Sequence[Source], folder: Path, *, fetch: bool = True, pins: Sequence[str] = ()
+) -> dict[str, Link]:
+    """The files sources depend on, policies included, by source text, with digests that tell when one has changed.
+
+    `pins` are SHA-256 sums that files must have, each NAME=SUM with the name that the source is called by.
+    """
+    wanted = _parse_pins(pins, sources)
     digests: dict[Path, str] = {}
     links = {}
     for source in sources:
         path = source.file(fetch=fetch)
         if path is not None:
             path = path.resolve()
-            digests[path] = digests.get(path) or _digest(path)
+            if path not in digests:
+                digests[path] = _digest(path, source, wanted, fetch)
             links[source.text] = Link(os.path.relpath(path, folder.resolve()), digests[path])
     return links
 
 
-def _digest(path: Path) -> str:
-    """An artifact's own digest, or that of a foreign file's bytes."""
+def _parse_pins(pins: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
+    found = {}
+    for pin in pins:
+        name, _, wanted = pin.rpartition("=")
+        if not re.fullmatch("[0-9a-fA-F]{64}", wanted):
+            raise UsageError(f"--sha256 {pin}: expected NAME=SUM, 64 hexadecimal digits")
+        if name not in [source.name for source in sources]:
+            raise UsageError(f"--sha256 {pin}: no source is called '{name}'", nearest(name, [s.name for s in sources]))
+        found[name] = wanted.lower()
+    return found
+
+
+def _digest(path: Path, source: Source, wanted: Mapping[str, str], fetch: bool) -> str:
+    """An artifact's own digest, its bytes verified, or that of a foreign file's bytes, with all that they reach."""
     if path.suffix == ".safetensors":
-        with suppress(InputError):
-            return read_header(path).digest
-    return file_digest(path)
+        try:
+            kind = read_header(path).kind
+        except InputError:  # a policy from elsewhere
+            return sha256(path)[:32]
+        return load(path, kind).header.digest
+    if not path.is_file():  # a folder or a pattern
+        others = [sha256(place) for member in members(path) for place in outside.reached(member)[1:]]
+        return file_digest(path) if not others else hash_of(files=[file_digest(path), *others])
+    first, *others = [sha256(place) for place in outside.reached(path)]
+    if first != wanted.get(source.name, first):
+        raise InputError(f"{path} is not the file that was asked for: its SHA-256 is {first}", "see --sha256")
+    if fetch:
+        source.check_sum(first)
+    return first[:32] if not others else hash_of(files=[first, *others])

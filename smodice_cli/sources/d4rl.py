@@ -1,22 +1,26 @@
 """`d4rl:ID`: D4RL's files, from its own cache folder or from its server, resumable and checked before use.
 
 A download goes to NAME.part beside the target; a stopped one goes on from where it was, and only a whole file that
-opens and has D4RL's columns gets the target's name.
+opens and has D4RL's columns gets the target's name. D4RL publishes no sums: that of the first use is kept in
+NAME.sha256 (as sha256sum writes it), and a file that differs from it later is refused.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import re
 import urllib.error
+import urllib.parse
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from smodice_cli.console import console
 from smodice_cli.envs import d4rl_tables
-from smodice_cli.errors import InputError, UsageError, nearest
-from smodice_cli.files import first_line, locked
+from smodice_cli.errors import InputError, OutputError, UsageError, nearest
+from smodice_cli.files import atomic, first_line, locked, sha256
 from smodice_cli.lazy import h5py
 from smodice_cli.sources.file import Recorded
 
@@ -37,6 +41,11 @@ class D4rl(Recorded):
         return folder / self.url.rsplit("/", 1)[1]
 
     @property
+    def record(self) -> Path:
+        """Where the sum of its first use is kept."""
+        return self.path.with_name(f"{self.path.name}.sha256")
+
+    @property
     def url(self) -> str:
         """Where D4RL's server keeps it."""
         return d4rl_tables.urls()[self.name]
@@ -52,6 +61,20 @@ class D4rl(Recorded):
                 if not self.path.is_file():  # another process may just have finished
                     self._download(self.path.with_name(f"{self.path.name}.part"))
         return self.path if self.path.is_file() else None
+
+    def check_sum(self, sha256: str) -> None:
+        record = self.record
+        if not record.is_file():
+            console.note(
+                f"{self.path.name}: {self.path.stat().st_size:,} bytes, SHA-256 {sha256}, kept in {record.name}"
+            )
+            with suppress(OutputError), atomic(record) as temporary:  # a folder of others may be read-only
+                temporary.write_text(f"{sha256}  {self.path.name}\n")
+        elif record.read_text(errors="replace").split()[:1] != [sha256]:
+            raise InputError(
+                f"{self.path} is not what it was when it was first used: its SHA-256 is {sha256}",
+                f"get it again, or accept it: remove {record}",
+            )
 
     def _refuse_to_wait(self, _process: str) -> None:
         raise InputError(f"{self.path.name} is being downloaded by another process", "wait for it to end")
@@ -74,6 +97,8 @@ class D4rl(Recorded):
         if problem := unusable(part):
             part.unlink()
             raise InputError(f"what {self.url} sent is no D4RL file: {problem}", self._by_hand)
+        if self.record.is_file():
+            self.check_sum(sha256(part))
         with open(part, "rb") as whole:
             os.fsync(whole.fileno())
         os.replace(part, self.path)
@@ -81,9 +106,8 @@ class D4rl(Recorded):
     def _ask(self, part: Path) -> Any:
         """The server's answer, from where the part ends; every way to fail is one sentence."""
         have = part.stat().st_size if part.exists() else 0
-        request = urllib.request.Request(self.url, headers={"Range": f"bytes={have}-"} if have else {})
         try:
-            return urllib.request.urlopen(request, timeout=TIMEOUT)
+            return _connect(self.url, {"Range": f"bytes={have}-"} if have else {})
         except urllib.error.HTTPError as error:
             if error.code == 416:  # the part is as long as the file or longer
                 return error
@@ -102,6 +126,21 @@ class D4rl(Recorded):
         return f"get {self.path.name} elsewhere and put it into {self.path.parent}"
 
 
+def addresses(url: str) -> list[str]:
+    """Where to ask: encrypted first, on a server's usual port; D4RL's table knows only http."""
+    parts = urllib.parse.urlsplit(url)
+    return [url] if parts.scheme == "https" or parts.port else [parts._replace(scheme="https").geturl(), url]
+
+
+def _connect(url: str, headers: dict[str, str]) -> Any:
+    *encrypted, plain = addresses(url)
+    for address in encrypted:
+        with suppress(urllib.error.URLError, http.client.HTTPException, TimeoutError):
+            return urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
+        console.warn(f"{urllib.parse.urlsplit(url).netloc} is not reached by https: what comes by http may be changed")
+    return urllib.request.urlopen(urllib.request.Request(plain, headers=headers), timeout=TIMEOUT)
+
+
 def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
     """Append the answer to the part; returns the size of the whole file where the server says it.
 
@@ -113,7 +152,7 @@ def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
         if answer.status not in (206, 416):  # the whole file
             file.truncate(0)
             whole = answer.headers.get("Content-Length", "")
-        total = int(whole) if whole.isdigit() else None
+        total = int(whole) if re.fullmatch("[0-9]{1,18}", whole) else None
         if answer.status == 416 and total == have:
             return total
         if answer.status == 416 or (answer.status == 206 and place.partition("-")[0] != str(have)):

@@ -135,6 +135,9 @@ class Source:
         """The file it depends on, downloaded first where that is needed and allowed; None if there is none."""
         return None
 
+    def check_sum(self, sha256: str) -> None:
+        """Refuse a file that is not what it was when it was first used; `sha256` is what it is now."""
+
     def describe(self, choice: Choice = EVERYTHING, *, fetch: bool = True) -> Contents | None:
         """What it holds; None where it is not there yet and may not be downloaded."""
         raise NotImplementedError

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from smodice_cli import sources
     from smodice_cli.sources import expert, layouts
     from smodice_cli.sources import source as reading
+    from smodice_cli.sources.layouts import outside
     from smodice_cli.sources.source import Choice, Contents, Source
 else:
-    sources, expert, layouts, reading = (
-        Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts", ".source")
+    sources, expert, layouts, outside, reading = (
+        Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts", ".layouts.outside", ".source")
     )
 
 
@@ -76,6 +77,11 @@ class Config(BaseConfig):
         "add an absorbing state (indicator dimension) that terminal rows lead to",
         flag="--absorbing/--no-absorbing",
     )
+    allow_links: bool = setting(
+        False,
+        "read recordings that take data from other files, HDF5's links and virtual datasets",
+        flag="--allow-links",
+    )
     expert_actions: bool = setting(
         False, "also read the expert's actions, which only demodice and bc-expert-only may see"
     )
@@ -109,6 +115,7 @@ class BuildDataset(Stage):
             envs.find(config.env)
         if not config.offline or not config.expert:
             raise UsageError(f"no {'offline' if not config.offline else 'expert'} source was given")
+        context.stack.enter_context(outside.permitted(config.allow_links))
         context.stack.enter_context(layouts.kept_open())
         offline, experts = ([sources.parse(text) for text in texts] for texts in (config.offline, config.expert))
         for source in offline:
@@ -121,7 +128,8 @@ class BuildDataset(Stage):
             source.check_expert(env.name)
             if config.expert_actions and (config.expert_dims or source.body not in ("", env.name)):
                 raise UsageError(f"expert source '{source.text}' is another body, whose actions are not the imitator's")
-        links = sources.linked_files([*offline, *experts], context.out.parent, fetch=fetch)
+        pins = context.options.sha256
+        links = sources.linked_files([*offline, *experts], context.out.parent, fetch=fetch, pins=pins)
         for source in offline:  # recordings of another environment, before anything is simulated
             if held := source.describe(reading.choice_of(config, env), fetch=False):
                 env.check_widths(source.text, observations=held.observations, actions=held.actions)
@@ -215,6 +223,8 @@ def _read_offline(
         for block in source.episodes(env.name, seed, context.options.threads, choice=choice):
             matrices = ("observations", "next_observations", "actions")
             env.check_widths(source.text, **{name: getattr(block, name).shape[1] for name in matrices})
+            if not block.actions.shape[1]:
+                raise InputError(f"{source.text}: its actions have no dimensions")
             check(block, source.text, rows)
             source.check_states(block.observations, source.text, rows)
             clipped += env.count_outside(block.actions)

@@ -5,6 +5,7 @@ Without a simulator, the error of its actions on recordings (`offline_score`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
@@ -17,7 +18,7 @@ from smodice_cli.artifacts import Artifact, Header
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
 from smodice_cli.console import console
-from smodice_cli.engine import Context, Output, Stage, beside
+from smodice_cli.engine import Context, Options, Output, Stage, beside
 from smodice_cli.envs import Environment
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import np
@@ -64,7 +65,9 @@ class Evaluate(Stage):
 
     def inputs(self, start: Path, config: Any) -> dict[str, Artifact]:
         found = {"policy": artifacts.load(start, "policy")}
-        if not envs.can_simulate(found["policy"].header.metrics["env"]):
+        with artifacts.as_expected(found["policy"]):
+            simulated = envs.can_simulate(found["policy"].header.metrics["env"])
+        if not simulated:
             return offline_score.inputs(found["policy"])
         if config.curve_episodes and "snapshots" in found["policy"].header.outputs:
             try:
@@ -72,6 +75,19 @@ class Evaluate(Stage):
             except InputError as error:
                 console.warn(f"no curve over training: {error.message}")
         return found
+
+    def check_inputs(self, found: Mapping[str, Artifact], options: Options) -> None:
+        policy = found["policy"]
+        if "dataset" in found:  # recordings, and no simulator
+            return
+        with artifacts.as_expected(policy):
+            name, absorbing = policy.header.metrics["env"], bool(policy.header.metrics["absorbing"])
+            float(policy.header.metrics.get("expert_return") or 0.0)
+            env = envs.find_in_file(name, options.env)
+        envs.check_simulator(name)
+        actor = NumpyPolicy(policy.arrays)
+        if (actor.obs_dim - absorbing, actor.act_dim) != (env.obs_dim, env.act_dim):
+            raise InputError(f"{policy.path} is no policy for {name}: its states or actions have other dimensions")
 
     def work(self, context: Context) -> list[Output]:
         config, policy = context.config, context.inputs["policy"]

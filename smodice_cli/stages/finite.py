@@ -14,10 +14,14 @@ import scipy.sparse as sp
 from smodice_cli.algos import tabular as exact
 from smodice_cli.envs import gridworld
 from smodice_cli.envs.gridworld import Gridworld
-from smodice_cli.errors import InputError
+from smodice_cli.errors import DivergedError, InputError
+from smodice_cli.sources import layouts
+from smodice_cli.sources.layouts import outside
+from smodice_cli.sources.layouts.arrays import check_held
 from smodice_cli.stages.tabular import Config
 
 Array = np.ndarray
+COUNTED = ("initial", "expert", "counts", "state", "action", "next_state", "count")
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,12 @@ def begins_anywhere(grid: Gridworld, config: Config) -> bool:
 
 def read_counts(path: Path) -> Problem:
     """HDF5 with initial (S,), expert (S,) and counts (S, A, S) or columns state, action, next_state[, count]."""
-    try:
-        with h5py.File(path, "r") as file:
-            arrays = {name: np.asarray(item) for name, item in file.items() if isinstance(item, h5py.Dataset)}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read as HDF5") from error
+    with layouts.damage_explained(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
+        outside.named(file)
+        present = {name: file[name] for name in COUNTED if isinstance(file.get(name), h5py.Dataset)}
+        for column in present.values():
+            check_held(column)
+        arrays = {name: np.asarray(column) for name, column in present.items()}
     given = []
     for name in ("initial", "expert"):
         if name not in arrays:
@@ -119,7 +124,13 @@ def solve(config: Config, seed: int, path: Path | None = None) -> tuple[dict[str
     visits = offline.sum(axis=1)
     notes = _coverage(problem.expert, visits)
     reward = exact.log_ratio_reward(problem.expert, visits, config.smoothing)
-    solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    try:
+        with np.errstate(all="ignore"):  # of a solution that is no number, the error below tells
+            solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
+    except RuntimeError as error:  # a singular matrix
+        raise DivergedError(f"tabular: there is no solution ({error})", "look at the counts") from error
+    if not all(np.isfinite(found).all() for found in (solution.value, solution.ratio, solution.primal, solution.dual)):
+        raise DivergedError("tabular: the solution is not finite", "try a larger --alpha")
     truth = exact.FiniteMDP(problem.grid.transition(), problem.initial, config.gamma) if problem.grid else mdp
     visited = exact.occupancy(truth, solution.policy).sum(axis=1)
     shape = (mdp.n_states, mdp.n_actions)

@@ -13,7 +13,7 @@ from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import build, setting
 from smodice_cli.engine import Context, Options, Output, Result, Stage, make
 from smodice_cli.errors import ConfigError, InputError, UsageError
-from smodice_cli.files import file_digest
+from smodice_cli.files import check_regular, file_digest
 
 PAPER_TASKS = ("mismatched", "example")
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -113,5 +113,6 @@ def _is_hdf5(path: Path) -> bool:
         raise InputError(f"{path} does not exist", hint)
     if path.is_dir():
         raise InputError(f"{path} is a folder", hint)
+    check_regular(path)
     with open(path, "rb") as handle:
         return handle.read(len(HDF5_MAGIC)) == HDF5_MAGIC

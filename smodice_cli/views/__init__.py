@@ -103,6 +103,12 @@ def describe(opened: Opened, request: Request | None = None) -> Facts:
     header = opened.artifact.header
     first = ("kind", "stage", "seed", "digest", "key", "seconds", "config", "versions", "notes")
     facts: Facts = {"path": str(opened.artifact.path)} | {name: getattr(header, name) for name in first}
+    with artifacts.as_expected(opened.artifact):
+        return _facts(opened, view, request, facts)
+
+
+def _facts(opened: Opened, view: View, request: Request, facts: Facts) -> Facts:
+    header = opened.artifact.header
     facts["arrays"] = {name: [list(array.shape), array.dtype.name] for name, array in opened.artifact.arrays.items()}
     facts |= {"provenance": provenance(opened.artifact), "metrics": header.metrics}
     if opened.log:

@@ -53,7 +53,7 @@ def chosen_rows(dataset: Dataset | None) -> Chosen | None:
         best = int(np.argmax(means))
         return Chosen(labels[best], "the source with the highest return", source == best)
     try:
-        env = envs.find(dataset.env)
+        env = envs.find_in_file(dataset.env)
     except SmodiceError:
         return None
     if (test := env.success) is None:

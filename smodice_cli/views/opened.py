@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from smodice_cli.files import matching
 from smodice_cli.lazy import np
 
 NEED_DATASET = ("expert against the rest", "top and bottom trajectories", "state map", "names of the sources")
+LARGEST = sys.float_info.max  # a log may hold any number of digits, or NaN
 Facts = dict[str, Any]  # what is known about an artifact, as plain data
 Records = list[dict[str, Any]]  # rows of a table
 Curves = Mapping[str, Mapping[str, list[float]]]  # figure of a training log -> steps, values
@@ -87,19 +89,23 @@ class Opened:
 def read_log(path: Path) -> Records:
     """The lines of a training log; none where there is no log, and a last line that was cut short is left out."""
     rows: Records = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and "step" in row:
+        if isinstance(row, dict) and _is_figure(row.get("step")):
             rows.append(row)
     return rows
 
 
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < LARGEST
+
+
 def curve(log: Records, name: str) -> tuple[list[float], list[float]]:
     """Steps and values of one figure of a log."""
-    points = [(row["step"], row[name]) for row in log if isinstance(row.get(name), int | float)]
+    points = [(row["step"], row[name]) for row in log if _is_figure(row.get(name))]
     return [float(step) for step, _ in points], [float(value) for _, value in points]
 
 

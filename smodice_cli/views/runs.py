@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import artifacts
+from smodice_cli import artifacts, files
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.engine import Stage
@@ -27,6 +27,7 @@ def status(folder: Path) -> Records:
     """Every artifact below a folder: kind, whether it and its inputs are intact, key figures."""
     _check_folder(folder)
     rows: Records = []
+    known: dict[Path, str] = {}
     for path in sorted(folder.rglob("*")):
         hidden = path.name.startswith(".")
         unfinished = hidden and path.name.endswith(".ckpt")
@@ -36,17 +37,25 @@ def status(folder: Path) -> Records:
         row: Facts = {"path": str(path.relative_to(folder)), "kind": kind, "seed": "", "seconds": ""}
         try:
             if unfinished:
-                row["state"] = f"unfinished, at step {artifacts.load(path, kind).header.metrics['step']:,}"
+                found = artifacts.load(path, kind)
+                with artifacts.as_expected(found):
+                    row["state"] = f"unfinished, at step {found.header.metrics['step']:,}"
             else:
                 header = artifacts.read_any(path).header
                 row |= {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1)}
-                row["state"] = artifacts.staleness(path, header) or "ok"
+                row["state"] = artifacts.staleness(path, header, known) or "ok"
         except SmodiceError as error:
             row["state"] = error.message
         rows.append(row)
     if not rows:
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
+
+
+def clean(folder: Path) -> list[str]:
+    """Remove what killed processes left in a folder; returns what that was."""
+    _check_folder(folder)
+    return [str(path.relative_to(folder)) for path in files.remains(folder) if files.remove_dead(path)]
 
 
 def _check_folder(folder: Path) -> None:
@@ -164,7 +173,7 @@ def _seed(folder: Path) -> Seed | None:
         if not path.is_file():
             continue
         try:
-            header = artifacts.read_header(path)
+            header = artifacts.read_any(path).header
         except SmodiceError as error:
             console.warn(f"{error.message}: left out")
             continue
@@ -206,9 +215,15 @@ def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
 
 def training_seconds(path: Path) -> float:
     """How long a policy took with all that it was trained from, the dataset aside, as far as that is there to ask."""
-    try:
-        header = artifacts.read_header(path)
-    except InputError:
-        return 0.0
-    before = [artifacts.linked(path, link) for name, link in header.inputs.items() if name != "dataset"]
-    return header.seconds + sum(map(training_seconds, before))
+    waiting, seconds, seen = [path], 0.0, {path}
+    while waiting:
+        place = waiting.pop()
+        try:
+            header = artifacts.read_header(place)
+        except InputError:
+            continue
+        seconds += header.seconds
+        before = {artifacts.linked(place, link) for name, link in header.inputs.items() if name != "dataset"} - seen
+        waiting += before
+        seen |= before
+    return seconds

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smodice_cli import artifacts
 from smodice_cli.lazy import np
 from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, View, figures, records
 from smodice_cli.views.plots import spread
@@ -23,7 +22,7 @@ class ScoresView(View):
     """How good a policy is."""
 
     def figures(self, opened: Opened, request: Request) -> Facts:
-        payload = artifacts.read_payload(opened.artifact.path)
+        payload = opened.artifact.payload()
         if "per_episode" not in payload:  # of recordings
             return {"score": payload["score"]}
         episodes, curve = payload["per_episode"], payload.get("curve") or []

@@ -134,7 +134,7 @@ def frames(dataset: Dataset, number: int, w: np.ndarray) -> tuple[list[np.ndarra
     """The states of a trajectory in which its weight peaks, as the simulator draws them, with their titles."""
     rows = slice(*dataset.offsets[number : number + 2])
     steps = choice.peaks(w[rows], FRAMES)
-    width = envs.find(dataset.env).obs_dim  # without the mark of the absorbing state
+    width = envs.find_in_file(dataset.env).obs_dim  # without the mark of the absorbing state
     images = rendering.pictures_of(dataset.env, dataset["observations"][rows][steps, :width])
     return images, [f"step {step}, weight {w[rows][step]:.3g}" for step in steps]
 

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from smodice_cli.errors import InputError
-from smodice_cli.files import first_line
+from smodice_cli.files import check_regular, first_line
 from smodice_cli.lazy import h5py
 from smodice_cli.registry import Registry
-from smodice_cli.sources.layouts import arrays, foreign
+from smodice_cli.sources.layouts import arrays, foreign, outside
 from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents
 
 # What h5py, numpy and pyarrow raise on files that are cut short or damaged.
-DAMAGE = (OSError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (
+    *(OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class Layout:
@@ -115,7 +118,7 @@ def opened(path: Path, choice: Choice = EVERYTHING, *, keep: bool = True) -> Ite
     if kept is not None:
         kept[path.resolve(), choice] = recording
     try:
-        with _damage_explained(path, recording.format):
+        with damage_explained(path, recording.format):
             yield recording
     finally:
         if kept is None:
@@ -123,14 +126,17 @@ def opened(path: Path, choice: Choice = EVERYTHING, *, keep: bool = True) -> Ite
 
 
 def _open(path: Path, choice: Choice) -> Layout:
-    with ExitStack() as stack, _damage_explained(path, Layout.format):
+    check_regular(path)
+    with ExitStack() as stack, damage_explained(path, Layout.format):
         file = None
         if path.is_file() and h5py.is_hdf5(path):
-            file = arrays.Named(stack.enter_context(h5py.File(path, "r")), choice.keys)
+            whole = stack.enter_context(h5py.File(path, "r", locking=False))
+            outside.named(whole)
+            file = arrays.Named(whole, choice.keys)
         for layout in [LAYOUTS[name] for name in reversed(list(LAYOUTS))]:
             if layout.recognises(path, file):
                 _check_extra(path, layout)
-                with _damage_explained(path, layout.format):
+                with damage_explained(path, layout.format):
                     recording = layout(path, file, choice)
                 stack.pop_all()  # from now on the recording closes the file
                 return recording
@@ -152,7 +158,8 @@ def _check_extra(path: Path, layout: type[Layout]) -> None:
 
 
 @contextmanager
-def _damage_explained(path: Path, format: str) -> Iterator[None]:
+def damage_explained(path: Path, format: str) -> Iterator[None]:
+    """Turn what h5py and numpy say of a damaged file into one sentence."""
     try:
         yield
     except DAMAGE as error:

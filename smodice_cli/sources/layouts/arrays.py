@@ -14,10 +14,13 @@ from typing import Any
 
 from smodice_cli.data import Transitions, concatenate, offsets_of
 from smodice_cli.errors import InputError, nearest
-from smodice_cli.lazy import np
+from smodice_cli.lazy import h5py, np
+from smodice_cli.sources.layouts import outside
 from smodice_cli.sources.source import Blocks, Parts
 
 BLOCK_ROWS = 1 << 16
+ROOM = 1 << 28  # bytes that a column may declare whatever is stored of it ...
+RATIO = 20  # ... and times what is stored: more than recordings can be compressed
 PICTURE = 16  # pixels: two axes of a row that are both at least as long make a picture
 
 
@@ -172,6 +175,7 @@ def width(column: Any) -> int:
 
 def matrix(column: Any, window: slice) -> np.ndarray:
     """Rows of a column, whatever its shape and type, as a float32 matrix."""
+    check_held(column)
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
         return np.asarray(column[window], np.float32).reshape(window.stop - window.start, -1)
 
@@ -188,14 +192,31 @@ def flags(columns: Any, name: str, rows: int, origin: str) -> np.ndarray:
     """A column of marks, all false where there is none."""
     if name not in columns:
         return np.zeros(rows, bool)
+    check_held(columns[name])
     found = np.asarray(columns[name][:]).reshape(-1)
     if len(found) != rows or not np.isin(found, (0, 1)).all():
         raise InputError(f"{origin}: '{name}' must be true or false, 1 or 0, for each row")
     return found.astype(bool)
 
 
+def check_held(column: Any) -> None:
+    """Refuse an HDF5 column whose numbers lie elsewhere, or that declares far more of them than the file holds."""
+    if isinstance(column, h5py.Dataset):
+        outside.check(column)
+        size = column.size * column.dtype.itemsize
+        if size > ROOM:
+            check_size(size, column.id.get_storage_size(), f"{column.file.filename}: '{column.name}'")
+
+
+def check_size(size: int, held: int, what: str) -> None:
+    """Refuse what would take far more memory than the bytes that are really there."""
+    if size > ROOM + RATIO * held:
+        raise InputError(f"{what} declares {size / 1e6:,.0f} MB of numbers, but only {held / 1e6:,.1f} MB are stored")
+
+
 def quick(column: Any, pool: ThreadPoolExecutor) -> Any:
     """The column itself, or a view of it that reads windows of rows faster where its storage allows."""
+    check_held(column)
     plain = column.dtype.kind in "biuf" and column.dtype.isnative and column.size
     if not plain or getattr(column, "compression", None) != "gzip":
         return column

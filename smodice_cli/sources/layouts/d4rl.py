@@ -105,6 +105,8 @@ class Npz(D4rl):
 
     def open_columns(self) -> Mapping[str, Any]:
         with np.load(self.path, allow_pickle=False) as archive:
+            declared = sum(entry.file_size for entry in archive.zip.infolist())
+            arrays.check_size(declared, self.path.stat().st_size, self.origin)
             named = arrays.Named(archive, self.choice.keys)
             return {name: named[name] if name in self.reads else None for name in named}
 

@@ -30,6 +30,8 @@ def check(path: Path, ending: str, force: bool = False, mark: str = MARK) -> Non
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise OutputError(f"cannot write {path}: {above} is no folder to write in")
+    if path.exists() and not path.is_file():
+        raise ForeignFileError(f"{path} is no regular file", "choose another name")
     if path.exists() and path.stat().st_size and not force and not is_ours(path, mark):
         raise ForeignFileError(f"{path} exists and smodice did not write it", "choose another name, or --force")
 

@@ -41,9 +41,8 @@ def natural(path: Path) -> list[tuple[int, str]]:
 
 def matching(path: Path) -> list[Path]:
     """What a path stands for: itself, or, as a pattern such as `logs/*.hdf5`, all that it matches, in order."""
-    if os.path.exists(path):
-        return [path]
-    return sorted(map(Path, glob.glob(str(path), recursive=True)), key=natural)
+    found = [str(path)] if os.path.exists(path) else filter(os.path.exists, glob.glob(str(path), recursive=True))
+    return sorted(map(Path, found), key=natural)
 
 
 def check_regular(path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_second_run_of_every_stage_is_cached_and_touches_nothing(run: Path) ->
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("disc.safetensors", ("--set", "lr=0.001"), "lr changed from 0.0003 to 0.001"),
+        ("disc.safetensors", ("--set", "lr=0.001"), "lr changed from 0.003 to 0.001"),
         ("disc.safetensors", ("--seed", "5"), "the seed changed from 0 to 5"),
         ("value.safetensors", ("--gamma", "0.98"), "gamma changed from 0.99 to 0.98"),
         ("eval.json", ("--force",), "--force was given"),

@@ -66,6 +66,8 @@ class NumpyPolicy:
             raise InputError(f"{path} is not a safetensors file: {error}") from error
         except (KeyError, TypeError, AttributeError, ValueError) as error:  # numpy has no bfloat16
             raise InputError(f"{path} holds numbers of a type that cannot be read ({error})") from error
+        if others := {str(tensor.dtype) for tensor in tensors.values() if tensor.dtype.kind not in "biuf"}:
+            raise InputError(f"{path} holds numbers of the type {others.pop()}", "save them as float32")
         try:
             return cls(tensors)
         except InputError as error:

@@ -38,7 +38,7 @@ class FilterKey(Export):
         if not recording.is_file():
             raise InputError(f"{recording}, which the weights were made from, is not there")
         names = [weights.names[source].format(one["episode"]) for one in chosen]
-        with h5py.File(recording, "r") as original, h5py.File(target, "w") as linked:
+        with h5py.File(recording, "r") as original, h5py.File(target, "w", locking=False) as linked:
             linked["data"] = h5py.ExternalLink(os.path.relpath(recording.resolve(), target.resolve().parent), "/data")
             for name in original.get("mask", {}):
                 linked[f"mask/{name}"] = original["mask"][name][:]

@@ -129,7 +129,7 @@ def solve(config: Config, seed: int, path: Path | None = None) -> tuple[dict[str
             solution = exact.solve(mdp, offline, reward, config.f, config.alpha, config.cap or math.inf, behaviour)
     except RuntimeError as error:  # a singular matrix
         raise DivergedError(f"tabular: there is no solution ({error})", "look at the counts") from error
-    if not all(np.isfinite(found).all() for found in (solution.value, solution.ratio, solution.primal, solution.dual)):
+    if not all(np.isfinite(found).all() for found in (solution.ratio, solution.primal, solution.dual)):
         raise DivergedError("tabular: the solution is not finite", "try a larger --alpha")
     truth = exact.FiniteMDP(problem.grid.transition(), problem.initial, config.gamma) if problem.grid else mdp
     visited = exact.occupancy(truth, solution.policy).sum(axis=1)

@@ -27,6 +27,9 @@ TAG = "smodice"
 LONGEST = 1e12  # seconds that anything can have taken
 MAX_DEPTH = 30  # of JSON, ours has less than 10
 MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
+# Bytes of a header that HDF5 keeps with the file's own: in its heap, where longer text goes, damage can send the library
+# round for ever.
+MOST_INLINE = 60_000
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 
 Arrays = Mapping[str, "np.ndarray"]
@@ -182,7 +185,8 @@ def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
                 for start in range(0, len(array), rows):
                     target[start : start + rows] = array[start : start + rows]
             header = sealing.result()
-            file.attrs[TAG] = header.to_json()
+            text = header.to_json().encode()
+            file.attrs[TAG] = np.bytes_(text) if len(text) < MOST_INLINE else text.decode()
     return header
 
 
@@ -397,6 +401,7 @@ def _read_json(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
 def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
     with h5py.File(path, "r", locking=False) as file:  # nobody writes into an artifact
         text = file.attrs.get(TAG)
+        text = text.decode() if isinstance(text, bytes) else text
         arrays = {}
         if text is not None:
 

@@ -27,7 +27,7 @@ TAG = "smodice"
 LONGEST = 1e12  # seconds that anything can have taken
 MAX_DEPTH = 30  # of JSON, ours has less than 10
 MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
-# Bytes of a header that HDF5 keeps with the file's own: in its heap, where longer text goes, damage can make the library
+# Bytes of a header that HDF5 keeps beside the data: in its heap, where longer text goes, damage can make the library
 # search for ever.
 MOST_INLINE = 60_000
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously

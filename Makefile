@@ -7,7 +7,7 @@ PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-d4rl demo test test-quick test-experts torture lint bench bench-hopper clean
+.PHONY: help setup setup-d4rl demo test test-quick test-experts torture lint bench bench-hopper bench-scale clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -58,6 +58,9 @@ bench: setup  ## speed: training steps, reading recorded data, simulation
 bench-hopper: setup  ## half an hour: processor time to 95 % of the expert on Hopper, ours and the official way
 	$(SMODICE) build-dataset --config pipelines/observations/hopper.toml --out runs/hopper/dataset.h5
 	$(VENV)/bin/python benchmarks/hopper.py runs/hopper/dataset.h5
+
+bench-scale: setup  ## growth of time and memory of every stage with rows and dimensions
+	$(VENV)/bin/python benchmarks/scale.py
 
 clean:  ## remove run folders and caches, keep .venv
 	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

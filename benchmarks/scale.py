@@ -4,8 +4,10 @@
 
 Every number of rows is measured with the first number of dimensions, every further number of dimensions with the first
 number of rows. A training runs twice, with few steps and with more: the difference is the time of a step, and what is
-left of the shorter one the time that does not depend on steps (imports, preparation, passes over all rows). Seconds
-are of processor time; memory is a process's own (anonymous), because mapped pages of the data can be dropped at any time.
+left of the shorter one the time that does not depend on steps (imports, preparation, passes over all rows).
+
+Seconds are of processor time. Memory is a process's own (anonymous): mapped pages of the data can be dropped at any
+time.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ $(SANITY:%=sanity-%): sanity-%: pipelines/sanity/%.toml setup
 sanity: $(SANITY:%=sanity-%)  ## what each baseline should manage: bc on expert data, td3bc on medium data, demodice with its own dual
 	$(COMPARISON_TABLE)
 
-# Each setting changed alone, beside the recipe as it is, all of them with half of its policy steps.
+# Each setting changed alone, beside the recipe as it is, all of them with a quarter of its policy steps.
 $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
 	$(RUN_RECIPE) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*)$(FROM) \
 		--set policy.steps=5000 --set eval.curve_episodes=0

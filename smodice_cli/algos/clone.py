@@ -23,7 +23,7 @@ WATCHED = 8192  # held-out rows on which the loss is measured
 class Config(PolicyConfig):
     """train-policy by cloning."""
 
-    steps: int = setting(10_000, "gradient steps", gt=0)
+    steps: int = setting(20_000, "gradient steps", gt=0)
     lr: float = setting(2e-3, "Adam's learning rate", gt=0)
     loss: str = setting(
         "mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)", choices=("nll", "mse"), flag=True

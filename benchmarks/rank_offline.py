@@ -33,7 +33,8 @@ def scores(policy: Path) -> list[tuple[float, float]]:
         for index in range(len(stacked.arrays[SNAPSHOT_STEPS]) - 1):  # the last is the policy itself
             arrays = {name: tensor[index] for name, tensor in stacked.arrays.items() if name != SNAPSHOT_STEPS}
             actors.append((replace(found["policy"], arrays=arrays), curve[index]["normalized"]))
-    return [(offline_score.score({**found, "policy": one}, 0)["score"]["action_error"], true) for one, true in actors]
+    errors = [offline_score.score({**found, "policy": one}, 0, draws=1)["score"]["action_error"] for one, _ in actors]
+    return list(zip(errors, [true for _, true in actors], strict=True))
 
 
 def spearman(pairs: list[tuple[float, float]]) -> float | None:

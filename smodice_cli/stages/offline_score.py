@@ -64,8 +64,8 @@ def split(data: Dataset, held: list[int]) -> Split:
     return Split(np.flatnonzero(asked & real), np.flatnonzero((~asked if held else asked) & real), bool(held))
 
 
-def score(found: dict[str, Artifact], seed: int) -> dict[str, Any]:
-    """The payload of eval.json."""
+def score(found: dict[str, Artifact], seed: int, draws: int = BOOTSTRAP) -> dict[str, Any]:
+    """The payload of eval.json; its intervals come from so many draws of the trajectories."""
     data, policy = Dataset.of(found["dataset"]), found["policy"]
     rows = split(data, policy.header.metrics.get("held_out", []))
     weights = np.asarray(found["weights"].arrays["w"], np.float64) if "weights" in found else np.ones(data.rows)
@@ -81,9 +81,9 @@ def score(found: dict[str, Artifact], seed: int) -> dict[str, Any]:
         actors["bc"] = NumpyPolicy(found["bc"].arrays).act
     actors["mean action"] = lambda states: np.broadcast_to(mean, (len(states), len(mean)))
     episode = data.episode_of_row()[rows.asked]
-    results = {name: _weighted(data, rows.asked, act, scale, weight, episode) for name, act in actors.items()}
+    results = {name: _weighted(data, rows.asked, act, scale, weight, episode, draws) for name, act in actors.items()}
     few = np.sort(rng.choice(len(rows.asked), min(ASKED, len(rows.asked)), replace=False))
-    results["nearest neighbour"] = _weighted(data, rows.asked[few], near.act, scale, weight[few], episode[few])
+    results["nearest neighbour"] = _weighted(data, rows.asked[few], near.act, scale, weight[few], episode[few], draws)
     found_score = {
         "action_error": results["policy"]["error"],
         "interval_95": results["policy"]["interval_95"],
@@ -98,7 +98,7 @@ def score(found: dict[str, Artifact], seed: int) -> dict[str, Any]:
 
 
 def _weighted(
-    data: Dataset, rows: np.ndarray, act: Act, scale: np.ndarray, weight: np.ndarray, episode: np.ndarray
+    data: Dataset, rows: np.ndarray, act: Act, scale: np.ndarray, weight: np.ndarray, episode: np.ndarray, draws: int
 ) -> dict[str, Any]:
     """The weighted error, with an interval from drawing the trajectories again."""
     error = np.empty(len(rows))
@@ -109,8 +109,8 @@ def _weighted(
     _, which = np.unique(episode, return_inverse=True)
     sums, totals = np.bincount(which, weight * error), np.bincount(which, weight)
     rng = np.random.default_rng(0)
-    draws = (rng.integers(len(sums), size=len(sums)) for _ in range(BOOTSTRAP))
-    drawn = [sums[draw].sum() / mass for draw in draws if (mass := totals[draw].sum())]
+    chosen = (rng.integers(len(sums), size=len(sums)) for _ in range(draws))
+    drawn = [sums[draw].sum() / mass for draw in chosen if (mass := totals[draw].sum())]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return {"error": float(sums.sum() / totals.sum()), "interval_95": [float(low), float(high)]}
 

@@ -7,7 +7,7 @@ PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 RUN_TESTS := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-d4rl demo test test-quick test-experts torture lint bench bench-hopper bench-scale clean
+.PHONY: help setup setup-d4rl demo test test-quick test-experts test-cluster torture lint docs bench bench-hopper bench-scale clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -17,7 +17,7 @@ setup: $(STAMP)  ## make .venv and install the tool with its development extras
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch==2.13.0
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video,lerobot,zarr,onnx]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minari,video,lerobot,zarr,onnx,tensorboard,kitchen]'
 	@$(MAKE) --no-print-directory setup-d4rl
 	@touch $@
 
@@ -39,6 +39,10 @@ test-experts: setup  ## install the extra [experts] (JAX, 600 MB) and train a ti
 	$(PIP) install --constraint constraints.txt --editable '.[experts]'
 	$(VENV)/bin/python -m pytest -q tests/test_train_expert.py
 
+test-cluster: setup  ## fetch Slurm (Debian's) and Ray (270 MB) and run chains on clusters of two nodes on this machine
+	@$(PIP) install --constraint constraints.txt --editable '.[ray]' || echo "Ray could not be installed; its tests are skipped"
+	$(VENV)/bin/python -m pytest -q -s tests/on_clusters.py
+
 torture: setup  ## an hour or two: thousands of kills, failing writes, power cuts, mutated files and abused flags
 	$(VENV)/bin/python tests/torture.py
 
@@ -47,6 +51,11 @@ lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Not --quiet: that would silence the warnings that strictness counts.
+docs: setup  ## the pages as a site, build/site/index.html; a link that leads nowhere is an error
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
 bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/step.py
 	$(VENV)/bin/python benchmarks/baselines.py
@@ -54,6 +63,7 @@ bench: setup  ## speed: training steps, reading recorded data, simulation
 	$(VENV)/bin/python benchmarks/read_formats.py
 	$(VENV)/bin/python benchmarks/simulate.py
 	$(VENV)/bin/python benchmarks/seeds.py
+	$(VENV)/bin/python benchmarks/many_chains.py
 
 bench-hopper: setup  ## half an hour: processor time to 95 % of the expert on Hopper, ours and the official way
 	$(SMODICE) build-dataset --config pipelines/observations/hopper.toml --out runs/hopper/dataset.h5

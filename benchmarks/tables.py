@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from smodice_cli.algos import ALGORITHMS
 from smodice_cli.views import report, runs
-from smodice_cli.views.render import png, theme
+from smodice_cli.views.render import png
 
 VARIANTS = tomllib.loads((Path(__file__).parents[1] / "pipelines" / "ablation.toml").read_text())
-WIDTH, HEIGHT = 9.0, 4.5  # inches of each picture
 
 
 def figures(row: dict[str, Any]) -> np.ndarray:
@@ -89,28 +87,10 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def curves(folder: Path) -> theme.Panel:
-    """The score over training of a run's algorithms, each in the colour that it has in every picture."""
-    lines = {run.algo: line for run in runs.collect([folder]) if (line := report.returns_of(run))}
-
-    def draw(figure: Any) -> None:
-        labels = {"xlabel": "gradient step of the policy", "ylabel": "normalized score", "title": name_of(folder)}
-        axes = figure.add_subplot(**labels)
-        for index, algo in enumerate(ALGORITHMS):
-            if algo in lines:
-                theme.band(axes, "steps", lines[algo], f"C{index}", algo, "o-")
-        axes.set(xlim=(0, None), ylim=(-3, 105))
-        figure.legend(loc="outside right upper")
-
-    return theme.Panel("returns", "", "", draw)
-
-
 def draw(folders: list[Path], path: Path) -> None:
-    """One picture for each run, below each other."""
-    strips = []
-    for folder in folders:
-        strips.append(png.pixels(png.render(curves(folder), WIDTH, HEIGHT)))
-    path.write_bytes(png.encode(np.concatenate(strips)))
+    """The score over training of every run, a panel for each method."""
+    found = runs.collect(folders)
+    png.save(path, report.returns_panels(found), "Score over training", [", ".join(map(name_of, folders))])
 
 
 def main() -> None:

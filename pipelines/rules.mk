@@ -1,15 +1,17 @@
 # One target a recipe: `make hopper`, `make hopper SEEDS=0,1,2`, `make hopper SOURCE=d4rl` (D4RL's files, no simulation).
 SEEDS ?= 0
 SOURCE ?=
-OBSERVATIONS := hopper walker2d halfcheetah ant
-MISMATCHED := halfcheetah-short ant-disabled
+OBSERVATIONS := hopper walker2d halfcheetah ant antmaze antmaze-diverse kitchen
+MISMATCHED := halfcheetah-short ant-disabled antmaze-pointmass
+EXAMPLES := kettle microwave
+FROM = $(if $(SOURCE),-$(SOURCE))
 RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE))
 
 COMPARISON := pointmass-4direction hopper
 SANITY := hopper-expert hopper-medium hopper-demodice
 ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
 
-.PHONY: $(OBSERVATIONS) $(MISMATCHED) comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
+.PHONY: $(OBSERVATIONS) $(MISMATCHED) $(EXAMPLES) antmaze-examples comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
 
 $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 	$(RUN_RECIPE)
@@ -17,15 +19,35 @@ $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 $(MISMATCHED): %: pipelines/mismatched/%.toml setup
 	$(RUN_RECIPE)
 
+STRESS := hopper-mixed halfcheetah-mixed hopper-few
+
+.PHONY: stress $(STRESS)
+$(STRESS): %: pipelines/stress/%.toml setup
+	$(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0
+	$(RUN_RECIPE) --algo bc --set eval.curve_episodes=0
+
+stress: $(STRESS)  ## data as labs have them, several policies or few expert episodes, with bc and the value-free weights beside (docs/stress.md)
+
+$(EXAMPLES): %: pipelines/examples/%.toml setup
+	$(RUN_RECIPE)
+
+antmaze-examples: pipelines/examples/antmaze.toml setup  ## the same from 500 success states (paper 5.3)
+	$(RUN_RECIPE)
+
 hopper:  ## imitation from observations (paper 5.1)
 walker2d:  ## the same
 halfcheetah:  ## the same
 ant:  ## the same
+kitchen:  ## the same, Franka Kitchen; SOURCE=human takes kitchen-human.hdf5, a recording that you bring
+kettle:  ## Franka Kitchen from success examples: move the kettle (paper 5.3)
+microwave:  ## the same: open the microwave
 halfcheetah-short:  ## HalfCheetah imitates a shorter one (paper 5.2)
 ant-disabled:  ## Ant imitates one with shorter front legs (paper 5.2)
+antmaze:  ## an ant finds its way through a U-maze, from observations (paper 5.1)
+antmaze-diverse:  ## the same with half of the data walking backwards (paper, appendix)
+antmaze-pointmass:  ## the same, imitating a point (paper 5.2)
 
 # Every algorithm that fits the data: SEEDS=0,1,2 is the paper's number. The run folders are not those of smodice alone.
-FROM = $(if $(SOURCE),-$(SOURCE))
 
 $(COMPARISON:%=comparison-%): %: pipelines/comparison/%.toml setup
 	$(RUN_RECIPE)

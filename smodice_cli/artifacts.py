@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli.errors import ForeignFileError, InputError
-from smodice_cli.files import BLOCK, atomic, check_regular, file_digest, first_line, matching
+from smodice_cli.files import BLOCK, atomic, check_regular, file_digest, first_line, matching, nearby
 from smodice_cli.lazy import h5py, np, torch
 
 SCHEMA = 1
@@ -30,6 +31,7 @@ MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
 # Bytes of a header that HDF5 keeps beside the data: in its heap, where longer text goes, damage can make the library
 # search for ever.
 MOST_INLINE = 60_000
+SETTLED = 10**9  # nanoseconds after which another write cannot have the same time
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 
 Arrays = Mapping[str, "np.ndarray"]
@@ -218,8 +220,14 @@ class Artifact:
     arrays: dict[str, np.ndarray]
 
     def is_whole(self) -> bool:
-        """Whether the payload matches the digest."""
-        return content_digest(self.header, self.arrays) == self.header.digest
+        """Whether the payload matches the digest; a file that has not changed since is not hashed twice."""
+        mark = (*_identity(self.path), self.header.digest)
+        if mark in _verified:
+            return True
+        whole = content_digest(self.header, self.arrays) == self.header.digest
+        if whole and mark[0] and mark == (*_identity(self.path), self.header.digest):
+            _verified.add(mark)
+        return whole
 
     def link(self, relative_to: Path) -> Link:
         """This artifact as an input of a file in the folder `relative_to`."""
@@ -232,6 +240,19 @@ class Artifact:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The payload as torch tensors, sharing memory with the map."""
         return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+
+
+_verified: set[tuple[object, ...]] = set()  # what this process has found whole: files, and their digests
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What changes with a file, however it is written to; zeros while it is too young for its clock to tell."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0,)
+    old = time.time_ns() - found.st_ctime_ns > SETTLED
+    return (found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns, found.st_ctime_ns) if old else (0,)
 
 
 def linked(path: Path, link: Link) -> Path:
@@ -340,7 +361,7 @@ def refuse_folder(path: Path) -> None:
 
 def _read(path: Path) -> Artifact:
     if not os.path.exists(path):
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist", nearby(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder, not an artifact", f"smodice status {path} lists what is in it")
     check_regular(path)

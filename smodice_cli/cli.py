@@ -11,17 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from smodice_cli import __version__, interrupts
+from smodice_cli import __version__, completion, interrupts, tracking
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
 from smodice_cli.engine import Options, Result
 from smodice_cli.errors import InputError, Interrupted, SmodiceError
 from smodice_cli.recipes import PRESETS
+from smodice_cli.tracking import TRACKERS
+
+START = "smodice run pointmass-4direction"  # minutes
+DEMO = f"{START} --out runs/pm"  # which makes what the examples of other commands take
 
 app = typer.Typer(
     name="smodice",
     help="Offline imitation from observations, mismatched experts and success examples, stage by stage.",
-    epilog="Start here:  smodice run pipelines/examples/pointmass-4direction.toml",
+    epilog=f"Start here:  {START}",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -39,10 +43,26 @@ _running = functools.partial(typer.Option, rich_help_panel="Running")
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; `smodice settings` lists them. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change any setting; `smodice settings` lists them. Repeatable.",
+        autocompletion=completion.assignments,
+    ),
 ]
-Algo = Annotated[str | None, typer.Option(metavar="NAME", help=f"{' | '.join(ALGORITHMS)}; default smodice.")]
-Preset = Annotated[str, typer.Option(help=f"Start from the settings of: {' | '.join(PRESETS)}.")]
+Algo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help=f"{' | '.join(ALGORITHMS)}; default smodice.", autocompletion=completion.algorithm
+    ),
+]
+Preset = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help=f"Start from the settings of: {' | '.join(PRESETS)}.", autocompletion=completion.presets
+    ),
+]
+Steps = Annotated[int | None, typer.Option(help="Gradient steps.")]
 Source = Annotated[
     str, typer.Option(metavar="NAME", help="Take the recipe's data of this name, \\[dataset.NAME], e.g. d4rl.")
 ]
@@ -68,14 +88,9 @@ SHOWN = (  # the flags of every command, which `guard` reads
 
 
 @dataclass(frozen=True)
-class Running:
-    """The flags of every training: a stage's, or a whole run's."""
+class Doing:
+    """The flags of everything that makes artifacts."""
 
-    device: Annotated[str, _running(help="Training: torch device, e.g. cpu or cuda.")] = "cpu"
-    resume: Annotated[bool, _running("--resume/--no-resume", help="Training: go on from its checkpoint.")] = True
-    checkpoint_every: Annotated[
-        float, _running(min=0.0, metavar="SECONDS", help="Training: time between checkpoints.")
-    ] = 20.0
     force: Force = False
     dry_run: DryRun = False
 
@@ -84,30 +99,63 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Training(Doing):
+    """The flags of every training: a stage's, or a whole run's."""
+
+    device: Annotated[
+        str,
+        _running(
+            help="Where to train: cpu, cuda, cuda:1, or auto (cuda where there is one).",
+            autocompletion=completion.one_of(lambda: ("auto", "cpu", "cuda")),
+        ),
+    ] = "cpu"
+    resume: Annotated[bool, _running("--resume/--no-resume", help="Go on from a checkpoint.")] = True
+    checkpoint_every: Annotated[float, _running(min=0.0, metavar="SECONDS", help="Time between checkpoints.")] = 20.0
+    track: Annotated[
+        str,
+        _running(
+            metavar="NAMES",
+            help=f"Send the figures also to: {' | '.join(TRACKERS)}.",
+            autocompletion=completion.one_of(lambda: TRACKERS),
+        ),
+    ] = ""
+
+    def options(self, threads: int = 1) -> Options:
+        tracking.named(self.track)  # refused before any work
+        return super().options(threads)
+
+
+@dataclass(frozen=True)
 class Common:
     """The flags every stage shares, as one object."""
 
     out: Annotated[Path | None, typer.Option(help="Where to write the artifact; default: beside its input.")] = None
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random in this stage.")] = 0
-    steps: Annotated[int | None, typer.Option(help="Gradient steps; eval and build-dataset have none.")] = None
-    config: Annotated[Path | None, typer.Option(help="Recipe (TOML); this stage reads its own section.")] = None
-    preset: Preset = ""
-    set: Set = None
-    threads: Annotated[
-        int | None,
-        _running(
-            min=1, max=MAX_THREADS, help="Training: torch threads (default 1). Simulation: processes (default: all)."
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="A recipe, by name or path; this stage reads its own section.",
+            autocompletion=completion.recipe,
         ),
     ] = None
+    preset: Preset = ""
+    set: Set = None
 
 
 def command(
-    panel: str, name: str, *lines: str, options: Iterable[inspect.Parameter] = (), quiet: bool = True
+    panel: str,
+    name: str,
+    *lines: str,
+    options: Iterable[inspect.Parameter] = (),
+    quiet: bool = True,
+    after_demo: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command: expands its parameters of the classes above into flags and turns errors into exit codes.
 
-    `options` are further ones, whose values reach the function as keyword arguments; `quiet` is left out of a command
-    that would then say nothing.
+    `lines` are examples: they run in an empty folder (`after_demo`: in one where DEMO has run), or say after a # what
+    they need. `options` are further ones, whose values reach the function as keyword arguments; `quiet` is left out of
+    a command that would then say nothing.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -128,11 +176,18 @@ def command(
         merged = [parameter.replace(kind=keyword) for parameter in (*options, *named, *grouped, *shown)]
         wrapper.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
-        examples = "\n\n".join(["[bold]Examples[/]", *(f"  {line}" for line in lines)])
+        heading = f"[bold]Examples[/]{f', after: {DEMO}' if after_demo else ''}"
+        examples = "\n\n".join([heading, *(f"  {_dimmed(line)}" for line in lines)])
         app.command(name, rich_help_panel=panel, epilog=examples)(wrapper)
         return function
 
     return decorate
+
+
+def _dimmed(example: str) -> str:
+    """An example with what it needs, after a #, in a lighter colour."""
+    line, mark, needs = example.partition("  # ")
+    return f"{line}  [dim]# {needs}[/]" if mark else line
 
 
 def guard(work: Callable[[], None], *, json: bool = False, quiet: bool = False, debug: bool = False) -> None:

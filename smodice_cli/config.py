@@ -132,18 +132,23 @@ def parse_assignments(assignments: Sequence[str], sections: Sequence[str], only:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, e.g. --set value.gamma=0.98")
-        where, dot, key = name.strip().rpartition(".")
-        section, _, algo = (where if dot else only).partition(".")
-        if section not in sections:
-            raise ConfigError(f"--set {text}: unknown section '{section}'", nearest(section, sections))
-        if only and section != only:
-            raise ConfigError(f"--set {text}: this stage reads only [{only}]")
-        found = _toml_value(value.strip())
-        if isinstance(found, dict):
-            raise ConfigError(f"--set {text}: expected a single value, not a table")
-        target = settings.setdefault(section, {})
-        (target.setdefault(algo, {}) if algo else target)[key] = found
+        assign(settings, name.strip(), _toml_value(value.strip()), sections, only, f"--set {text}")
     return settings
+
+
+def assign(settings: Settings, name: str, value: Any, sections: Sequence[str], only: str = "", where: str = "") -> None:
+    """Put a value under its dotted name; `where` is what the user wrote."""
+    where = where or f"{name}={value!r}"
+    path, dot, key = name.rpartition(".")
+    section, _, algo = (path if dot else only).partition(".")
+    if section not in sections:
+        raise ConfigError(f"{where}: unknown section '{section}'", nearest(section, sections))
+    if only and section != only:
+        raise ConfigError(f"{where}: this stage reads only [{only}]")
+    if isinstance(value, dict):
+        raise ConfigError(f"{where}: expected a single value, not a table")
+    target = settings.setdefault(section, {})
+    (target.setdefault(algo, {}) if algo else target)[key] = value
 
 
 def _toml_value(text: str) -> Any:

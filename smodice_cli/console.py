@@ -1,7 +1,8 @@
 """The only module that prints. Data goes to stdout, everything else to stderr.
 
-Modes: `human` (tables, progress bars; plain lines when stderr is no terminal), `json` (results as JSON on stdout) and
-`events` (one JSON object a line on stderr: how `smodice run` hears from its workers). `quiet` leaves JSON and errors.
+Modes: `human` (tables, progress bars; plain lines when stderr is no terminal), `json` (results as JSON on stdout),
+`events` (one JSON object a line on stderr: how `smodice run` hears from its workers) and `library` (nothing but Python
+warnings, for programs that import us). `quiet` leaves JSON and errors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,11 @@ EVENT_EVERY = 0.5  # seconds between events of progress
 PLAIN_EVERY = 10.0  # seconds between progress lines when there is no terminal
 BROKEN_PIPE = 141  # what a shell shows of a program whose reader has left
 PLAIN_WIDTH = 200  # columns of a table that goes to a file or a pipe
+WIDE = 110  # columns of a terminal with room for long labels and bars
+
+
+class SmodiceWarning(UserWarning):
+    """Something to look at, told to a program that imports us."""
 
 
 class Progress:
@@ -55,6 +62,7 @@ class Console:
     def __init__(self) -> None:
         self.mode = "human"
         self.quiet = self.debug = False
+        self.event_every = EVENT_EVERY
 
     # results and messages
 
@@ -71,8 +79,13 @@ class Console:
         if self.mode == "human" and not self.quiet:
             self.result({}, lines)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on stdout (human mode only; json callers use `result`)."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[str] = ()
+    ) -> None:
+        """A table on stdout (human mode only; json callers use `result`).
+
+        The first column and those in `text` hold words, the others figures.
+        """
         if self.mode != "human" or self.quiet:
             return
         from rich.table import Table
@@ -80,7 +93,8 @@ class Console:
 
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
         for index, column in enumerate(columns):
-            table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+            left = index == 0 or column in text
+            table.add_column(column, justify="left" if left else "right", overflow="fold")
         for row in rows:
             table.add_row(*(Text(visible(cell)) for cell in row))
         shown = self._rich(stderr=False)
@@ -119,9 +133,14 @@ class Console:
 
     def message(self, kind: str, text: str, label: str = "") -> None:
         """A line on stderr, or an event of this kind."""
-        if self.mode == "events" and not self.quiet:
+        if self.quiet:
+            return
+        if self.mode == "events":
             self.event(kind=kind, text=text)
-        elif not self.quiet:
+        elif self.mode == "library":
+            if kind == "warning":
+                warnings.warn(text, SmodiceWarning, stacklevel=_depth_of_ours())
+        else:
             self._rich(stderr=True).print(label + escape(one_line(text)), highlight=False, soft_wrap=True)
 
     # progress
@@ -129,7 +148,7 @@ class Console:
     @contextmanager
     def progress(self, label: str, total: int, start: int = 0, unit: str = "it") -> Iterator[Progress]:
         """A bar on a terminal, a line every few seconds elsewhere; a total of 0 means that it is not known."""
-        if self.quiet:
+        if self.quiet or self.mode == "library":
             yield Progress()
         elif self.mode == "events":
             yield _Events(label, total)
@@ -140,18 +159,24 @@ class Console:
                 yield Bar(bars, label, total, start, unit)
 
     def bars(self) -> Any:
-        """Rich's progress bars, several at once, with rate, time left and live figures."""
+        """Rich's progress bars, several at once, with rate, time left and live figures, which get what room is left."""
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
+        shown = self._rich(stderr=True)
+        narrow = shown.width < WIDE
+        label = Column(no_wrap=True, overflow="ellipsis", min_width=13, max_width=22 if narrow else 34)
+        rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         return RichProgress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[figures]}"),
-            console=self._rich(stderr=True),
+            TextColumn("{task.description}", table_column=label),
+            BarColumn(bar_width=12 if narrow else 24),
+            TextColumn("{task.percentage:>3.0f}%", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[rate]:>12}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            TextColumn("[dim]{task.fields[figures]}", table_column=rest),
+            console=shown,
+            expand=True,
         )
 
     def _rich(self, stderr: bool) -> Any:
@@ -166,7 +191,7 @@ class _Events(Progress):
     waits = False
 
     def update(self, done: int, **figures: float) -> None:
-        if self.is_due(done, EVENT_EVERY):
+        if self.is_due(done, console.event_every):
             console.event(kind="progress", label=self.label, done=done, total=self.total, figures=figures)
 
 
@@ -177,8 +202,8 @@ class _Lines(Progress):
         rate = self.rate(done)
         left = max(self.total - done, 0) / max(rate, 1e-9)
         whole, rest = (f"/{self.total:,}", f"  {left:4.0f} s left") if self.total else ("", "")
-        far = f"{whole}  {rate:6.0f} {self.unit}/s{rest}"
-        console.message("progress", f"{self.label:<13} {done:>8,}{far}  {_in_words(figures)}".rstrip())
+        far = f"{whole}  {_quantity(rate):>6} {self.unit}/s{rest}"
+        console.message("progress", f"{self.label:<13} {done:>8,}{far}  {in_words(figures)}".rstrip())
 
 
 class Bar(Progress):
@@ -189,8 +214,8 @@ class Bar(Progress):
         self.bars, self.task = bars, bars.add_task(label, total=total or None, completed=start, rate="", figures="")
 
     def update(self, done: int, **figures: float) -> None:
-        rate = f"{self.rate(done):,.0f} {self.unit}/s"
-        self.bars.update(self.task, completed=done, rate=rate, figures=_in_words(figures))
+        rate = f"{_quantity(self.rate(done))} {self.unit}/s"
+        self.bars.update(self.task, completed=done, rate=rate, figures=in_words(figures))
 
     def switch(self, label: str, total: int, done: int, figures: Mapping[str, float]) -> None:
         """Show another stage in the same row."""
@@ -200,7 +225,20 @@ class Bar(Progress):
         self.update(done, **figures)
 
 
-def _in_words(figures: Mapping[str, float]) -> str:
+def _depth_of_ours() -> int:
+    """How many frames of ours lie below the program that called us: a warning is about a line of its own."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("smodice", "smodice_cli"):
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def _quantity(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
+
+
+def in_words(figures: Mapping[str, float]) -> str:
+    """Live figures in one line."""
     return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 

@@ -80,6 +80,16 @@ class Transitions:
         offsets = np.append(self.offsets[self.offsets < rows], rows)
         return replace(self, timeouts=timeouts).rows_at(slice(rows), offsets, slice(len(offsets) - 1))
 
+    def cut_short(self) -> Transitions:
+        """The same episodes, none of them ended by the task; a last row whose next state is not known is left out."""
+        ends = self.offsets[1:] - 1
+        keep, timeouts = np.ones(self.rows, bool), np.zeros(self.rows, bool)
+        keep[ends] = self.final_states_held()
+        timeouts[ends] = timeouts[ends[~keep[ends]] - 1] = True
+        lengths = np.add.reduceat(keep, self.offsets[:-1], dtype=np.int64)
+        found = replace(self, terminals=np.zeros(self.rows, bool), timeouts=timeouts)
+        return found.rows_at(keep, offsets_of(lengths[lengths > 0]), lengths > 0)
+
     def returns(self) -> list[float]:
         """The sum of each episode's rewards."""
         return np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64).tolist()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,11 +28,19 @@ class Options:
     force: bool = False
     resume: bool = True
     dry_run: bool = False
+    only_cached: bool = False  # leave what would have to run
+    owned: bool = False  # nobody else makes the same artifacts, so no locks: other machines may not see them
     threads: int = 1
     device: str = "cpu"
     checkpoint_every: float = 20.0
+    track: str = ""  # trackers that are told of a training's figures, e.g. tensorboard,wandb
     env: str = ""  # an environment that the user named, beside the one in a file's header
     sha256: tuple[str, ...] = ()  # what downloaded files must be, NAME=SUM
+
+
+def checkpoint_of(out: Path) -> Path:
+    """Where the unfinished training of an artifact is kept."""
+    return out.with_name(f".{out.name}.ckpt")
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,19 @@ class Result:
     header: Header | None
     status: str  # "cached" | "done" | "would run"
     reason: str
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The figures in the artifact's header: of a policy's evaluation, its score."""
+        return dict(self.header.metrics) if self.header else {}
+
+    @property
+    def seconds(self) -> float:
+        """How long it took to make."""
+        return self.header.seconds if self.header else 0.0
 
     def summary(self) -> dict[str, Any]:
         head = self.header
@@ -88,7 +109,6 @@ class Stage:
     revision: ClassVar[int] = 1  # a new one for a stage that comes to compute something else from the same settings
     help: ClassVar[str] = ""  # of its command; one without help has a command of another kind
     examples: ClassVar[Sequence[str]] = ()
-    instead_of_steps: ClassVar[str] = ""  # what to use where --steps, gradient steps, means nothing
 
     def starts_from(self, algo: str) -> str:
         """The kind of artifact it starts from with this algorithm; empty where it starts from none."""
@@ -187,7 +207,7 @@ class Context:
 
     @property
     def checkpoint(self) -> Path:
-        return self.out.with_name(f".{self.out.name}.ckpt")
+        return checkpoint_of(self.out)
 
     @property
     def log(self) -> Path:
@@ -233,7 +253,9 @@ def make(
             return Result(out, None, "would run" if reason else "cached", reason or "nothing changed")
         if not reason:
             return _cached(context)
-        with files.locked(out, lambda pid: console.note(f"{out} is being made by process {pid}: waiting")), stack:
+        if options.only_cached:
+            return Result(out, None, "would run", reason)
+        with _held(out, options), stack:
             reason = why(context)  # another process may have made it while we waited
             if not reason:
                 return _cached(context)
@@ -244,6 +266,15 @@ def make(
             header = _write(context, stage.work(context), began)
             context.checkpoint.unlink(missing_ok=True)
         return Result(out, header, "done", reason)
+
+
+def _held(out: Path, options: Options) -> AbstractContextManager[None]:
+    """The right to make `out`: its lock, or the word of whoever gave the order."""
+    if not options.owned:
+        return files.locked(out, lambda pid: console.note(f"{out} is being made by process {pid}: waiting"))
+    with files.writing(out):
+        files.make_folder(out.parent)
+    return nullcontext()
 
 
 def _write(context: Context, made: Sequence[Output], began: float) -> Header:

@@ -15,6 +15,8 @@ class SmodiceError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # for a traceback
 
 
 class UsageError(SmodiceError):
@@ -59,7 +61,18 @@ class Interrupted(SmodiceError):
     exit_code = 130
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """A `did you mean` clause for an unknown word, or the known ones where nothing is near."""
+class OutOfTimeError(SmodiceError):
+    """A worker whose time was up: what it did is kept, and its engine starts it again."""
+
+    exit_code = 75
+
+
+def nearest(word: str, known: Sequence[str], before: str = "", after: str = "") -> str:
+    """A `did you mean` clause for an unknown word, or the known ones where nothing is near; empty without any.
+
+    `before` and `after` are what stands around the word in what the user typed.
+    """
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"
+    if close:
+        return f"did you mean {' or '.join(f'{before}{name}{after}' for name in close)}?"
+    return f"known: {', '.join(sorted(known))}" if known else ""

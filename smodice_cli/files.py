@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from smodice_cli.console import console
-from smodice_cli.errors import InputError, OutputError
+from smodice_cli.errors import InputError, OutputError, nearest
 
 PICTURES = (".mp4", ".avi", ".mkv", ".webm", ".png", ".jpg", ".jpeg", ".gif")  # which no layout reads
 BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
@@ -43,6 +43,15 @@ def matching(path: Path) -> list[Path]:
     """What a path stands for: itself, or, as a pattern such as `logs/*.hdf5`, all that it matches, in order."""
     found = [str(path)] if os.path.exists(path) else filter(os.path.exists, glob.glob(str(path), recursive=True))
     return sorted(map(Path, found), key=natural)
+
+
+def nearby(path: Path, scheme: str = "") -> str:
+    """A `did you mean` clause for a file that is not there, of those beside it; empty where none is near."""
+    folder = "" if path.parent == Path() else f"{path.parent}/"
+    with suppress(OSError):
+        hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()], f"{scheme}{folder}")
+        return hint if hint.startswith("did") else ""
+    return ""
 
 
 def check_regular(path: Path) -> None:

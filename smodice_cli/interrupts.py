@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one clean end with code 130, whenever they come."""
+"""Ctrl-C and SIGTERM: one clean end with code 130, whenever they come; SIGUSR1 is the same for lack of time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from types import FrameType
 
 CODE = 130
 AGAIN = 0.05  # seconds until the next try where an interrupt would do damage
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+out_of_time = False  # whether it was SIGUSR1: a time limit is near, and the work is to go on in another process
 
 
 def leave_at_once() -> None:
@@ -23,14 +25,27 @@ def ignore() -> None:
     _install(signal.SIG_IGN)
 
 
+def end_with_input() -> None:
+    """End when whoever holds the other end of our standard input has gone."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def raised() -> Iterator[None]:
     """While there is work, an interrupt is a KeyboardInterrupt, raised where it neither harms nor is swallowed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
-    _install(_raise, signal.SIGALRM)
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+    }
+    _install(_raise, signal.SIGALRM, signal.SIGUSR1)
     try:
         yield
     finally:
@@ -50,8 +65,15 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(CODE)
 
 
+def note(number: int) -> None:
+    """Remember that it was for lack of time."""
+    global out_of_time
+    out_of_time = out_of_time or number == signal.SIGUSR1
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
     """Raise, but not inside an import (torch's aborts the process) or a finaliser (which swallows it): then later."""
+    note(number)
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__":
             signal.setitimer(signal.ITIMER_REAL, AGAIN)

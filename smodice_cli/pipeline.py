@@ -1,4 +1,4 @@
-"""run: the whole chain from a recipe, methods and seeds in parallel processes.
+"""run: the whole chain from a recipe, for methods and seeds, as orders that engines hand to workers.
 
 RUNS/<recipe>/dataset.h5, seed0/{disc,value,policy}.safetensors, seed0/{weights.h5,eval.json}, summary.json;
 another algorithm, or a variant of smodice, has its files in seed0/<method>/, but shares the discriminator where it can.
@@ -6,24 +6,19 @@ another algorithm, or a variant of smodice, has its files in seed0/<method>/, bu
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from smodice_cli import envs
+from smodice_cli import envs, interrupts
 from smodice_cli.algos import dual
-from smodice_cli.config import build
-from smodice_cli.console import Bar, console
+from smodice_cli.config import as_dict, build
+from smodice_cli.console import console
 from smodice_cli.engine import Options, Result, Stage, make
-from smodice_cli.errors import Interrupted, SmodiceError
-from smodice_cli.parallel import cores
+from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, SmodiceError
+from smodice_cli.orders import Order, report
 from smodice_cli.recipes import config_of
 from smodice_cli.stages import DEFAULT, STAGES, chain
 from smodice_cli.stages import select_f as selection
@@ -41,12 +36,15 @@ class Chain:
     algo: str
     seed: int
     configs: Configs
-    common: tuple[str, ...] = ()  # sections whose artifact is the same as smodice's and lies with it ...
-    made: tuple[str, ...] = ()  # ... and those that a method before this one makes
+    common: tuple[str, ...] = ()  # sections whose artifact is the same as smodice's and lies with it
 
     @property
     def name(self) -> str:
         return f"seed {self.seed}" if self.method == DEFAULT else f"{self.method} seed {self.seed}"
+
+    @property
+    def order_name(self) -> str:
+        return f"seed{self.seed}" if self.method == DEFAULT else f"{self.method}-seed{self.seed}"
 
     def stages(self) -> list[Stage]:
         """Its own stages, after those that all chains of a run share."""
@@ -59,10 +57,6 @@ class Chain:
             return self.folder / stage.file
         return home(self.folder, DEFAULT if stage.section in self.common else self.method, self.seed) / stage.file
 
-    def order(self, options: Options) -> str:
-        """The chain as told to a process of its own."""
-        return json.dumps({"chain": asdict(self), "options": asdict(options)}, default=str)
-
 
 def home(folder: Path, method: str, seed: int) -> Path:
     """Where a method's artifacts of one seed lie."""
@@ -70,53 +64,59 @@ def home(folder: Path, method: str, seed: int) -> Path:
 
 
 def chains(folder: Path, methods: Mapping[str, Configs], seeds: list[int], usual: Configs) -> list[Chain]:
-    """All of a run, by the configs of each method; `usual` are smodice's, with which others may share artifacts.
-
-    Seeds vary first: by the time another method asks for a seed's discriminator, it is there.
-    """
+    """All of a run, by the configs of each method; `usual` are smodice's, with which others may share artifacts."""
     found: list[Chain] = []
-    made: tuple[str, ...] = ()
     for method, configs in methods.items():
         algo = configs["policy"].algo
         shared = [stage.section for stage in chain(algo) if stage.shared]
         common = tuple(section for section in shared if configs[section] == usual[section])
-        found += [Chain(folder, method, algo, seed, configs, common, made) for seed in seeds]
-        made += common
+        found += [Chain(folder, method, algo, seed, configs, common) for seed in seeds]
     return found
 
 
-def build_data(folder: Path, config: Any, options: Options) -> Result:
-    """The dataset that all chains share."""
+def build_data(folder: Path, config: Any, options: Options, workers: int) -> Result:
+    """The dataset that all chains share, simulated in so many processes."""
     stage = STAGES["build-dataset"]
-    return make(stage, None, folder / stage.file, config, 0, replace(options, threads=cores()))
+    return make(stage, None, folder / stage.file, config, 0, replace(options, threads=workers))
 
 
-def run_chain(one: Chain, options: Options, workers: int, *, missing_input: bool = False) -> list[Result]:
-    """Every stage of a chain in this process, with `workers` processes for those that simulate.
+def run_chain(
+    one: Chain,
+    options: Options,
+    workers: int,
+    *,
+    sections: Sequence[str] | None = None,
+    missing_input: bool = False,
+    results: list[Result] | None = None,
+    tell: bool = True,
+) -> list[Result]:
+    """Every stage of a chain, or those of some sections, in this process, with `workers` processes to simulate in.
 
-    `missing_input`: a dry run that has no dataset.
+    `missing_input`: a dry run that has no dataset. `results` grows as the stages end.
     """
-    results: list[Result] = []
+    results = [] if results is None else results
     for stage in one.stages():
+        if sections is not None and stage.section not in sections:
+            continue
         out = one.place(stage.kind)
         if missing_input:
             results.append(Result(out, None, "would run", "its input is made first"))
             continue
-        own = replace(options, force=options.force and stage.section not in one.made, env=one.configs["dataset"].env)
+        own = replace(options, env=one.configs["dataset"].env)
         own = replace(own, threads=workers) if stage.simulates else own
         result = make(stage, one.place(stage.starts_from(one.algo)), out, one.configs[stage.section], one.seed, own)
         results.append(result)
         missing_input = result.status == "would run"
-        if not options.dry_run:
+        if tell and not options.dry_run:
             took = f" in {result.header.seconds:.1f} s" if result.header and result.status == "done" else ""
             console.note(f"{result.path}: {result.status}{took}")
     return results
 
 
-def select_f(folder: Path, configs: Configs, seed: int, options: Options, **brief: Any) -> Result:
+def select_f(folder: Path, configs: Configs, seed: int, options: Options, workers: int, **brief: Any) -> Result:
     """Make the data and smodice's discriminator, as a run would, and compare the divergences on them."""
     unforced = replace(options, force=False)
-    data = build_data(folder, configs["dataset"], unforced)
+    data = build_data(folder, configs["dataset"], unforced, workers)
     disc = Chain(folder, DEFAULT, DEFAULT, seed, configs).place("disc")
     made = data
     if data.status != "would run":
@@ -127,13 +127,13 @@ def select_f(folder: Path, configs: Configs, seed: int, options: Options, **brie
 
 
 def settle_f(
-    folder: Path, methods: Mapping[str, Configs], usual: Configs, seed: int, options: Options
+    folder: Path, methods: Mapping[str, Configs], usual: Configs, seed: int, options: Options, workers: int
 ) -> dict[str, Configs]:
     """What `f = auto` stands for in a run, decided on its first seed for all; left open in a dry run before that."""
     undecided = [name for name, own in methods.items() if "value" in own and own["value"].f == dual.AUTO]
     if not undecided:
         return dict(methods)
-    result = select_f(folder, usual, seed, options)
+    result = select_f(folder, usual, seed, options, workers)
     found = selection.recommended(result)
     if not found:
         return dict(methods)
@@ -143,10 +143,15 @@ def settle_f(
 
 
 def hold_out_recordings(methods: Mapping[str, Configs]) -> dict[str, Configs]:
-    """Without a simulator some trajectories are kept out of training, to measure the policy on."""
+    """Without a simulator some trajectories are kept out of training, to measure the policy on.
+
+    One of ours that is not installed is refused here, not after the training.
+    """
     found = {}
     for name, own in methods.items():
         policy = own["policy"]
+        if own["dataset"].env in envs.ENVIRONMENTS:
+            envs.check_simulator(own["dataset"].env)
         if not envs.can_simulate(own["dataset"].env) and getattr(policy, "holdout", None) == 0:
             own = {**own, "policy": replace(policy, holdout=HELD_OUT)}
             console.note(f"{name}: no simulator, so policy.holdout = {HELD_OUT} of the trajectories measure the policy")
@@ -154,114 +159,171 @@ def hold_out_recordings(methods: Mapping[str, Configs]) -> dict[str, Configs]:
     return found
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- orders ----------------------------------------------------------------------------------------------------------
+
+MOST_STUCK = 3  # attempts of a worker that end for lack of time without having come any further
+DATA = "data"  # the order that makes what all chains of a run share
 
 
-def run_chains(waiting: list[Chain], options: Options, jobs: int) -> None:
-    """Several methods and seeds, each a process of its own with one thread, at most `jobs` at a time."""
-    failures: list[SmodiceError] = []  # after the first, nothing more is started
-    lock = threading.Lock()
-    running: list[subprocess.Popen] = []
-    show = _Board()
+@dataclass(frozen=True)
+class Run:
+    """One recipe's run: where it lies, and the configs of its methods by name."""
 
-    def work(one: Chain) -> None:
-        with lock:
-            if failures:
-                return
-            process = _start()
-            running.append(process)
-        if failure := _follow(process, one, options, show):
-            failures.append(failure)
+    folder: Path
+    methods: Mapping[str, Configs]
+    usual: Configs  # smodice's, with which others may share artifacts
+    seeds: list[int]
 
-    with closing(show), ThreadPoolExecutor(jobs) as pool:
-        try:
-            list(pool.map(work, waiting))
-        except KeyboardInterrupt:
-            with lock:
-                failures.append(Interrupted("interrupted"))
-            for process in running:
-                if process.poll() is None:
-                    process.terminate()  # a shell may have had us started with Ctrl-C ignored
-            raise  # once each has written its checkpoint
-    if failures:
-        raise failures[0]
+    def chains(self) -> list[Chain]:
+        """Every method with every seed."""
+        return chains(self.folder, self.methods, self.seeds, self.usual)
+
+    def undecided(self) -> bool:
+        """Whether a method's divergence is still to be chosen."""
+        return any("value" in own and own["value"].f == dual.AUTO for own in self.methods.values())
+
+    def told(self) -> dict[str, Any]:
+        """What a worker must know to choose it."""
+        return {"folder": str(self.folder), "seed": self.seeds[0], "usual": _plain(self.usual)}
 
 
-def _start() -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "smodice_cli", "run-seed", *(["--debug"] if console.debug else [])],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C reaches only us; we pass it on once
-    )
+def prepare(run: Run, options: Options, workers: int) -> tuple[Run, bool]:
+    """Make, in this process, the dataset of a run and choose its divergence; returns the run with that, and False."""
+    data = build_data(run.folder, run.usual["dataset"], options, workers)
+    console.note(f"{data.path}: {data.status}")
+    return replace(run, methods=settle_f(run.folder, run.methods, run.usual, run.seeds[0], options, workers)), False
 
 
-def _follow(process: subprocess.Popen, one: Chain, options: Options, show: _Board) -> SmodiceError | None:
-    """Tell a process what to do and show what it reports; returns how it failed, if it did."""
-    assert process.stdin is not None
-    assert process.stderr is not None
-    with suppress(BrokenPipeError):  # it has ended already; its exit code tells
-        process.stdin.write(one.order(options))
-        process.stdin.close()
-    error: dict[str, Any] = {}
-    for line in process.stderr:
-        event = _event(line)
-        if event["kind"] == "error":
-            error = event
-        else:
-            show.event(one.name, event)
-    if not (code := process.wait()):
-        return None
-    if code < 0:
-        return Interrupted(f"{one.name}: its process was killed (signal {-code}), perhaps for lack of memory")
-    message = f"{one.name}: {error.get('text', f'ended with exit code {code}')}"
-    failure = Interrupted(message) if code == Interrupted.exit_code else SmodiceError(message, error.get("hint", ""))
-    failure.exit_code = code
-    return failure
+def look(run: Run, options: Options) -> tuple[Run, bool]:
+    """A run with its divergence, if that was chosen already, and whether what its chains share is still to be made."""
+    dry = replace(options, dry_run=True)
+    data = build_data(run.folder, run.usual["dataset"], dry, 1)
+    if data.status == "cached":
+        run = replace(run, methods=settle_f(run.folder, run.methods, run.usual, run.seeds[0], dry, 1))
+    return run, data.status != "cached" or run.undecided()
 
 
-def _event(line: str) -> dict[str, Any]:
-    """What a worker's line says; one that is no event is a library's warning, or a traceback."""
-    other = {"kind": "warning", "text": line.rstrip()}
+def settled(run: Run) -> Run:
+    """A run with its divergence, if that was chosen already."""
+    return look(run, Options())[0]
+
+
+def plan(run: Run, options: Options) -> list[Result]:
+    """What a dry run says of every artifact."""
+    results = [build_data(run.folder, run.usual["dataset"], options, 1)]
+    missing = results[0].status != "cached"
+    methods = settle_f(run.folder, run.methods, run.usual, run.seeds[0], options, 1)
+    for one in replace(run, methods=methods).chains():
+        results += run_chain(one, options, 1, missing_input=missing)
+    return results
+
+
+def orders(run: Run, options: Options, on: str, label: str, *, data: bool) -> list[Order]:
+    """What is left to do of a run, every artifact in one order: its data, what several chains share, the chains.
+
+    What is there already is tidied up and named.
+    """
+    given: list[Order] = []
+    if data:
+        work = {"run": run.told(), "select_f": run.undecided(), "options": asdict(options)}
+        given.append(Order(run.folder, DATA, f"{label}{DATA}", DATA, work, (), on))
+    found = run.chains()
+    uses = Counter((section, one.seed) for one in found for section in one.common)
+    makers: dict[tuple[str, int], str] = {}  # the order that makes what chains share; '' where that is there
+
+    def add(one: Chain, sections: list[str], name: str, words: str, needs: Sequence[str]) -> str:
+        work = {"run": run.told(), "chain": asdict(one), "sections": sections, "options": asdict(options)}
+        order = Order(run.folder, name, label + words, name.rpartition("seed")[0], work, tuple(needs), on)
+        if not needs and _is_there(one, sections, options, order.label):
+            forget(order)
+            return ""
+        given.append(order)
+        return name
+
+    before = [DATA] if data else []
+    for one in found:
+        sections = [section for section in one.common if uses[section, one.seed] > 1]
+        if sections and (sections[0], one.seed) not in makers:
+            maker = add(one, sections, f"shared-seed{one.seed}", f"shared by seed {one.seed}", before)
+            makers |= {(section, one.seed): maker for section in sections}
+    for one in found:
+        shared = [section for section in one.common if (section, one.seed) in makers]
+        rest = [stage.section for stage in one.stages() if stage.section not in shared]
+        waits = {makers[section, one.seed] for section in shared} - {""}
+        add(one, rest, one.order_name, one.name, [*before, *sorted(waits)])
+    return given
+
+
+def forget(order: Order) -> None:
+    """Take an order of an earlier command away that never came to its end, now that its work is done."""
+    if order.path.exists() and not report(order).done:
+        order.remove()
+
+
+def _is_there(one: Chain, sections: list[str], options: Options, label: str) -> bool:
+    """Whether all that an order would make is there; where that cannot be told, its worker will say why."""
     try:
-        event = json.loads(line)
-    except ValueError:
-        return other
-    return event if isinstance(event, dict) and "kind" in event else other
+        results = run_chain(one, replace(options, only_cached=True), 1, sections=sections, tell=False)
+    except SmodiceError:
+        return False
+    if any(result.status != "cached" for result in results):
+        return False
+    for result in results:
+        console.note(f"{label}: {result.path}: {result.status}")
+    return True
 
 
-class _Board:
-    """What the workers report: a bar for each of them on a terminal, prefixed lines elsewhere."""
-
-    def __init__(self) -> None:
-        visible = console.mode == "human" and not console.quiet and sys.stderr.isatty()
-        self.bars = console.bars() if visible else None
-        self.rows: dict[str, Any] = {}
-        if self.bars:
-            self.bars.start()
-
-    def event(self, name: str, event: dict[str, Any]) -> None:
-        if event["kind"] == "progress":
-            label = f"{name} {event['label']}"
-            if self.bars:
-                if name not in self.rows:
-                    self.rows[name] = Bar(self.bars, label, event["total"])
-                self.rows[name].switch(label, event["total"], event["done"], event["figures"])
-        elif event["kind"] == "warning":
-            console.warn(f"{name}: {event['text']}")
-        elif not self.bars:
-            console.note(f"{name}: {event['text']}")
-
-    def close(self) -> None:
-        if self.bars:
-            self.bars.stop()
+def run_of(given: Sequence[Order]) -> Run | None:
+    """The run that orders belong to, as the newest of them say; None where none is a chain's."""
+    by_age = sorted(given, key=lambda order: order.path.stat().st_mtime)
+    told = [order.work for order in by_age if "chain" in order.work]
+    if not told:
+        return None
+    chains, run = [work["chain"] for work in told], told[-1]["run"]
+    methods = {one["method"]: _configs(one["configs"], one["algo"]) for one in chains}
+    seeds = dict.fromkeys([run["seed"], *sorted(one["seed"] for one in chains)])  # the run's first stays first
+    return Run(given[0].run, methods, _configs(run["usual"], DEFAULT), list(seeds))
 
 
-def run_told(stream: TextIO) -> None:
-    """The work of one process of `run_chains`: read which chain from `stream` and run it."""
-    order = json.load(stream)
-    told = order["chain"]
-    configs = {name: build(config_of(name, told["algo"]), name, own) for name, own in told["configs"].items()}
-    one = Chain(**told | {"folder": Path(told["folder"]), "configs": configs})
-    run_chain(one, Options(**order["options"]), workers=1)
+def _plain(configs: Configs) -> dict[str, Any]:
+    return {name: as_dict(config) for name, config in configs.items()}
+
+
+def _configs(told: Mapping[str, Any], algo: str) -> Configs:
+    return {name: build(config_of(name, algo), name, own) for name, own in told.items()}
+
+
+def work(order: Order, workers: int) -> None:
+    """What the worker of an order does; stopped for lack of time it goes on later, unless that leads nowhere."""
+    results: list[Result] = []
+    try:
+        _work(order.work, workers, results)
+    except (KeyboardInterrupt, Interrupted) as error:
+        if not interrupts.out_of_time:
+            raise
+        moved = isinstance(error, Interrupted) or any(result.status == "done" for result in results)
+        console.event(kind="out of time", moved=moved)
+        if report(order).stuck >= MOST_STUCK:
+            raise InputError(
+                f"its time was up {MOST_STUCK} times in a row before it came to a checkpoint or to the end of a stage",
+                "give it more time, e.g. --on-set time=4:00:00",
+            ) from error
+        raise OutOfTimeError("its time is up: it goes on from here when it is started again") from error
+
+
+def _work(told: Mapping[str, Any], workers: int, results: list[Result]) -> None:
+    options, run = Options(**told["options"]), told["run"]
+    folder, usual = Path(run["folder"]), _configs(run["usual"], DEFAULT)
+    if "chain" not in told:
+        results.append(build_data(folder, usual["dataset"], options, workers))
+        console.note(f"{results[-1].path}: {results[-1].status}")
+        if told["select_f"]:
+            select_f(folder, usual, run["seed"], options, workers)
+        return
+    chain = told["chain"]
+    one = Chain(**chain | {"folder": folder, "configs": _configs(chain["configs"], chain["algo"])})
+    if "value" in told["sections"]:
+        unforced = replace(options, force=False)
+        settled = settle_f(folder, {one.method: one.configs}, usual, run["seed"], unforced, workers)
+        one = replace(one, configs=settled[one.method])
+    run_chain(one, options, workers, sections=told["sections"], results=results)

@@ -1,11 +1,13 @@
 """Recipes (TOML): which data, which algorithms, and what each does otherwise than the defaults.
 
+Those that ship with the tool are known by name; `[about]` tells people what one is for, and nothing reads it but them.
 Settings merge in the order preset, recipe, what defines the algorithm, the recipe's `[value.demodice]` for it, `--set`.
 A file of variants holds named changes to any recipe: `[chi2]` with `value.f = "chi2"`. Presets are TOML files, too.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smodice_cli import files
 from smodice_cli.algos import ALGORITHMS
-from smodice_cli.config import Config, Settings, build, merge, parse_assignments
+from smodice_cli.config import Config, Settings, assign, build, merge, parse_assignments
 from smodice_cli.errors import ConfigError, InputError, UsageError, nearest
 from smodice_cli.stages import DEFAULT, chain, has, sections
 
-PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "presets").glob("*.toml"))}
+HERE = Path(__file__).parent
+PRESETS = {path.stem: path for path in sorted((HERE / "presets").glob("*.toml"))}
+ABOUT: dict[str, Any] = {"task": str, "paper": str, "minutes": int | float}  # what a recipe may say of itself
 Sections = Mapping[str, Mapping[str, Any]]
 
 
@@ -37,16 +42,101 @@ def preset(name: Any) -> Settings:
     return _parse(PRESETS[name]) if name else {}
 
 
+# --- recipes by name -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A recipe that comes with the tool, and what it says of itself."""
+
+    name: str
+    path: Path
+    task: str = ""
+    paper: str = ""  # the section of the paper
+    minutes: float | None = None  # of one seed, data included, on two cores
+
+
+def pipelines() -> Path:
+    """Where the shipped recipes lie: within an installed package, beside it in a checkout."""
+    inside = HERE / "pipelines"
+    return inside if inside.is_dir() else HERE.parent / "pipelines"
+
+
+def names() -> dict[str, Path]:
+    """The shipped recipes by name; of two files with the same, the first in order has its folder's name added."""
+    every = sorted(pipelines().glob("*/*.toml"))
+    last = {path.stem: path for path in every}
+    return {path.stem if last[path.stem] == path else f"{path.stem}-{path.parent.name}": path for path in every}
+
+
+def variant_names() -> dict[str, Path]:
+    """The shipped files of variants by name."""
+    return {path.stem: path for path in sorted(pipelines().glob("*.toml"))}
+
+
+def shipped() -> list[Shipped]:
+    """The shipped recipes with what they say of themselves, the quickest first."""
+    found = [Shipped(name, path, **_about(path, _parse(path))) for name, path in names().items()]
+    return sorted(found, key=lambda recipe: math.inf if recipe.minutes is None else recipe.minutes)
+
+
+def locate(text: str) -> Path:
+    """A recipe by its name, or by its path."""
+    return _locate(text, "recipe", names(), " (smodice recipes lists them)")
+
+
+def locate_variants(text: str) -> Path:
+    """A file of variants by its name, or by its path."""
+    return _locate(text, "file of variants", variant_names())
+
+
+def _locate(text: str, what: str, known: Mapping[str, Path], more: str = "") -> Path:
+    if text in known:
+        return known[text]
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(f"{what} {text} does not exist", nearest(path.stem, list(known)) + more)
+    return path
+
+
+def _about(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    """Take out what a recipe says of itself."""
+    about = raw.pop("about", {})
+    if not isinstance(about, dict):
+        raise ConfigError(f"{path}: 'about' must be a section, [about]")
+    for key, value in about.items():
+        if key not in ABOUT:
+            raise ConfigError(f"{path}: unknown key 'about.{key}'", nearest(key, list(ABOUT)))
+        if not isinstance(value, ABOUT[key]) or isinstance(value, bool):
+            raise ConfigError(f"{path}: about.{key} = {value!r} must be {'text' if ABOUT[key] is str else 'a number'}")
+    return about
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
 def parse_set(assignments: Iterable[str], only: str = "") -> Settings:
     """The settings after --set, for any section or `only` one."""
     found = parse_assignments(list(assignments), list(sections()), only)
+    return _check_chosen(found, "--set ")
+
+
+def chosen(values: Mapping[str, Any], only: str = "") -> Settings:
+    """The same from a program: {"value.gamma": 0.98}."""
+    found: Settings = {}
+    for name, value in values.items():
+        assign(found, name, value, list(sections()), only)
+    return _check_chosen(found)
+
+
+def _check_chosen(found: Settings, origin: str = "") -> Settings:
     for section, values in found.items():
         for key, value in values.items():
             if isinstance(value, dict):
-                _check_subsection(f"--set {section}.{key}", section, key)
+                _check_subsection(f"{origin}{section}.{key}", section, key)
             elif key in ALGORITHMS:
                 hint = f"a setting of it: {section}.{key}.SETTING=VALUE"
-                raise ConfigError(f"--set {section}.{key}={value}: {key} is an algorithm", hint)
+                raise ConfigError(f"{origin}{section}.{key}={value}: {key} is an algorithm", hint)
     return found
 
 
@@ -57,12 +147,15 @@ def read_recipe(path: Path, source: str = "", algos: Sequence[str] = (), base: s
     `[dataset.NAME]` is another choice of data: `source` NAME puts it over `[dataset]`, otherwise it is left out.
     """
     raw = _parse(path)
+    _about(path, raw)
     below = merge(preset(base), preset(raw.pop("preset", "")))
     own = check_algorithms(raw.pop("algo", DEFAULT), f"{path}: algo")
     algos = check_algorithms(list(algos), "--algo") if algos else own
     for name, value in raw.items():
         if name not in sections():
-            raise ConfigError(f"{path}: unknown section '{name}'", nearest(name, [*sections(), "preset", "algo"]))
+            raise ConfigError(
+                f"{path}: unknown section '{name}'", nearest(name, [*sections(), "preset", "algo", "about"])
+            )
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: '{name}' must be a section, [{name}]")
     data = raw.get("dataset", {})
@@ -232,6 +325,32 @@ def read_variants(path: Path) -> dict[str, Settings]:
     return found
 
 
+def find(words: Sequence[str]) -> list[str]:
+    """The recipes that words on the command line name, each once: names, files, and patterns of files."""
+    found = [str(path) for word in words for path in (files.matching(Path(word)) or [Path(word)])]
+    return list(dict.fromkeys(found))
+
+
+def for_command(
+    text: str, chosen: Settings, source: str = "", algos: Sequence[str] = (), base: str = ""
+) -> tuple[Recipe, Path]:
+    """The recipe of a name or path, or an empty one where the data were `chosen` without; and its run folder."""
+    if text:
+        path = locate(text)
+        return read_recipe(path, source, algos, base), run_folder(path, source)
+    env = chosen.get("dataset", {}).get("env")
+    if not env:
+        raise UsageError(
+            "which recipe? smodice recipes lists them", "or name data of your own: --env --offline --expert"
+        )
+    if source:
+        raise UsageError("--source chooses among the data of a recipe: name one")
+    found = Recipe(preset(base), check_algorithms(list(algos) or [DEFAULT], "--algo"))
+    return found, Path("runs") / str(env).rpartition(":")[2]
+
+
 def run_folder(recipe: Path, source: str) -> Path:
     """Where a recipe's run lies unless another place is named."""
-    return Path("runs") / (f"{recipe.stem}-{source}" if source else recipe.stem)
+    place = recipe.resolve()
+    name = next((name for name, path in names().items() if path.resolve() == place), recipe.stem)
+    return Path("runs") / (f"{name}-{source}" if source else name)

@@ -6,6 +6,7 @@ loader = torch.utils.data.DataLoader(dataset, batch_size=256, sampler=sampler)
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +32,9 @@ class RowWeights:
     names: list[str]  # of each source, how it calls its episodes, e.g. demo_{}; '' where they only have a number
 
     @classmethod
-    def load(cls, path: Path | str) -> RowWeights:
-        """The weights in a `weights.h5`, whose dataset must still be where it was."""
-        found = artifacts.load(Path(path), "weights")
+    def load(cls, path: str | os.PathLike[str]) -> RowWeights:
+        """The weights in a `weights.h5` (or beside a `value.safetensors`), whose dataset must be where it was."""
+        found = weights_at(Path(path))
         dataset = artifacts.follow(found, "dataset", "dataset")
         if "episode_origin" not in dataset.arrays:
             raise InputError(f"{dataset.path} does not say where its rows were recorded", "build it again")
@@ -108,6 +109,14 @@ class RowWeights:
             dict(zip(names, ids[k].tolist(), strict=True)) | {"mean_weight": float(means[k])}
             for k in np.argsort(-means, kind="stable")
         ]
+
+
+def weights_at(path: Path) -> artifacts.Artifact:
+    """The weights in a file, or those that were made with the value function in it."""
+    kind = artifacts.read_header(path).kind
+    if kind == "value":
+        return artifacts.follow(artifacts.load(path, kind), "weights", "weights")
+    return artifacts.load(path, "weights")
 
 
 def files_of(dataset: artifacts.Artifact) -> list[list[str]]:

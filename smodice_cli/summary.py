@@ -15,11 +15,11 @@ from smodice_cli.config import as_dict
 from smodice_cli.console import console
 from smodice_cli.errors import SmodiceError
 from smodice_cli.lazy import np
+from smodice_cli.pipeline import Configs, Run
 from smodice_cli.stages import DEFAULT, STAGES, chain
 from smodice_cli.views.runs import training_seconds
 
 FILE = "summary.json"
-Configs = Mapping[str, Any]  # the config of every stage of one method, by section
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Score:
     score: dict[str, Any]
     key: str
     settings: dict[str, Any]  # by stage, and the digest of the dataset
+    steps: int  # of the policy
     seconds: float
     policy: str
 
@@ -40,12 +41,13 @@ class Score:
         return "normalized" if "normalized" in self.score else "action_error"
 
 
-def summarise(folder: Path, methods: Mapping[str, Configs], seeds: Sequence[int]) -> dict[str, Any]:
+def summarise(run: Run) -> dict[str, Any]:
     """Scores over seeds with their spread, steps and time of each method; also written to summary.json.
 
-    `methods` and `seeds` are those of the present run: what is missing of them is named, and scores of other settings
-    stand apart. The figures of a single method also stand at the top.
+    What is missing of the run's methods and seeds is named, and scores of other settings stand apart. The figures of a
+    single method also stand at the top.
     """
+    folder, methods, seeds = run.folder, run.methods, run.seeds
     scores = _scores(folder)
     data = artifacts.read_header(folder / STAGES["build-dataset"].file).digest
     now = [score for score in scores if _is_current(score, methods, data)]
@@ -79,8 +81,9 @@ def _score(path: Path, method: str, seed: int) -> Score:
     found = artifacts.load(path, "eval")
     with artifacts.as_expected(found):
         policy = artifacts.linked(path, found.header.inputs["policy"])
-        settings, seconds = _settings(found), training_seconds(policy)
-        score = Score(method, seed, found.payload()["score"], found.header.key, settings, seconds, str(policy))
+        steps = artifacts.read_header(policy).metrics["steps"]
+        seconds, score = training_seconds(policy), found.payload()["score"]
+        score = Score(method, seed, score, found.header.key, _settings(found), steps, seconds, str(policy))
         float(score.score[score.figure])
         return score
 
@@ -115,7 +118,7 @@ def _row(method: str, scores: Sequence[Score], seeds: Sequence[int]) -> dict[str
         f"{figure}_mean": float(found.mean()) if scores else None,
         f"{figure}_std": float(found.std(ddof=1)) if len(scores) > 1 else None,
         **({} if figure == "normalized" else {"policies": [score.policy for score in scores]}),
-        "steps": scores[0].settings["train-policy"]["steps"] if scores else None,
+        "steps": scores[0].steps if scores else None,
         "seconds": float(np.mean([score.seconds for score in scores])) if scores else None,
         "per_seed": {str(score.seed): score.score for score in scores},
         "keys": {str(score.seed): score.key for score in scores},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,14 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import artifacts, files
+from smodice_cli import artifacts, files, interrupts
 from smodice_cli.artifacts import Header
+from smodice_cli.config import as_dict
 from smodice_cli.console import Progress, console
-from smodice_cli.engine import Context, Options
+from smodice_cli.engine import Context
 from smodice_cli.errors import DivergedError, ForeignFileError, InputError, Interrupted
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
+from smodice_cli.tracking import Followers
 
 DEVICES = ("cpu", "cuda")
+AUTO_DEVICE = "auto"  # cuda where there is one
 LOG_EVERY = 100  # steps between figures on the bar and in the log
 CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVERY
 
@@ -134,19 +138,25 @@ def _below(flat: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
 
 
-def prepare(seed: int, options: Options) -> tuple[Generator, Device]:
-    """Threads, denormals, the device, and a generator of one's own."""
+def prepare(context: Context) -> tuple[Generator, Device]:
+    """Threads and denormals, until the stage has ended; the device, and a generator of one's own."""
+    options = context.options
+    context.stack.callback(torch.set_num_threads, torch.get_num_threads())
     torch.set_num_threads(options.threads)
+    context.stack.callback(torch.set_flush_denormal, False)
     torch.set_flush_denormal(True)
+    name = options.device
+    if name == AUTO_DEVICE:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(options.device)
+        device = torch.device(name)
         if device.type not in DEVICES:
             raise RuntimeError("training runs on cpu or cuda")
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
         raise InputError(f"device '{options.device}' cannot be used here", f"there is: {there}") from error
-    return torch.Generator().manual_seed(seed), device
+    return torch.Generator().manual_seed(context.seed), device
 
 
 def fit(learner: Learner, context: Context | None = None) -> int:
@@ -172,7 +182,7 @@ def fit(learner: Learner, context: Context | None = None) -> int:
                     more, halt = learner.check()
                     figures |= more
                 if keeper:
-                    keeper.lines.write(done, figures)
+                    keeper.write(done, figures)
                 bar.update(done, **{name: figures[name] for name in learner.shown if name in figures})
             if halt:  # before a checkpoint is due: a run resumed after this step would not know that it had ended
                 bar.update(steps)
@@ -220,8 +230,15 @@ class _Keeper:
         """Take the state of a checkpoint of this very run, if there is one; returns its step."""
         step = self._restored()
         self.lines = _Log(self.context.log, step)
+        own = self.context
+        self.followers = Followers(own.options.track, own.out, as_dict(own.config), step)
         self.saved = time.monotonic()
         return step
+
+    def write(self, step: int, figures: dict[str, float]) -> None:
+        """Figures go to the log, and from there to whoever follows the training."""
+        self.lines.write(step, figures)
+        self.followers.write(step, figures)
 
     def _restored(self) -> int:
         place, again = self.context.checkpoint, "starting from the beginning"
@@ -247,8 +264,11 @@ class _Keeper:
 
     @contextmanager
     def watched(self, steps: int, start: int) -> Iterator[tuple[_Stop, Progress]]:
-        with _stop_requests() as stop, console.progress(self.stage, steps, start) as bar:
-            yield stop, bar
+        try:
+            with _stop_requests() as stop, console.progress(self.stage, steps, start) as bar:
+                yield stop, bar
+        finally:
+            self.followers.close()
 
     def is_due(self) -> bool:
         return time.monotonic() - self.saved > self.context.options.checkpoint_every
@@ -309,14 +329,18 @@ class _Stop:
 
 @contextmanager
 def _stop_requests() -> Iterator[_Stop]:
-    """Ctrl-C and SIGTERM end the run after the current step and a checkpoint; a second Ctrl-C ends it at once."""
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after this step and a checkpoint; a second Ctrl-C ends it at once."""
     stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield stop
+        return
 
     def request(number: int, frame: object) -> None:
         stop.requested = True
+        interrupts.note(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request) for number in interrupts.SIGNALS}
     try:
         yield stop
     finally:

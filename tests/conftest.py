@@ -58,8 +58,6 @@ class Outcome:
 def smodice(*arguments: str | Path) -> Outcome:
     """Run a command in this process, which is quick."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="smodice")
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_flush_denormal(False)  # which training sets for its process; hypothesis minds
     return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
@@ -183,10 +181,10 @@ def _no_terminal_width() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_simulation_process() -> Iterator[None]:
     """Few data are made sooner without further processes; that their number does not matter has a test of its own."""
-    from smodice_cli import commands, parallel, pipeline
+    from smodice_cli import commands, parallel
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, pipeline, commands.stages, commands.run):
+        for module in (parallel, commands.stages, commands.run):
             patch.setattr(module, "cores", lambda: 1)
         yield
 

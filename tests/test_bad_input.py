@@ -184,7 +184,7 @@ def test_no_environment_and_no_source(tmp_path: Path) -> None:
     assert "which environment?" in refuse(2, "build-dataset", *SIM, *out)
     outcome = smodice("build-dataset", "--env", "pointmass-4directions", *SIM, *out)
     assert outcome.code == 4
-    assert "did you mean pointmass-4direction?" in outcome.stderr
+    assert "did you mean pointmass-4direction" in outcome.stderr
     assert "no expert source" in refuse(2, "build-dataset", "--env", ENV, "--offline", OFFLINE, *out)
     assert "no offline source" in refuse(2, "build-dataset", "--env", ENV, "--expert", EXPERT, *out)
     assert not list(tmp_path.iterdir())
@@ -340,6 +340,7 @@ def test_a_device_that_is_not_there(run: Path) -> None:
     assert "cannot be used" in refuse(3, *command, "warp9")
     assert "cannot be used" in refuse(3, *command, "cuda:7")
     assert listing(run) == before
+    assert smodice(*command, "auto", "--steps", "5", "--set", "hidden=8").code == 0, "there is always some device"
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from recordings import write_file
 
 from smodice_cli import __version__
 from smodice_cli.commands import app
+from smodice_cli.console import Bar, console
 from smodice_cli.parallel import ordered_map
 
 SMODICE = [sys.executable, "-m", "smodice_cli"]
@@ -35,7 +36,8 @@ ESCAPE = "\x1b"
 def examples(name: str) -> list[str]:
     """The commands at the end of a command's help."""
     epilog = GROUP.commands[name].epilog or ""  # type: ignore[attr-defined]
-    return [line.strip() for line in epilog.splitlines() if line.strip().startswith("smodice ")]
+    plain = epilog.replace("[dim]", "").replace("[/]", "").replace("\\[", "[")
+    return [line.strip() for line in plain.splitlines() if line.strip().startswith("smodice ")]
 
 
 BARE = """
@@ -80,7 +82,7 @@ def test_help_lists_every_command() -> None:
     assert {"run", "eval", "inspect"} <= set(COMMANDS)
     listed = set(re.findall(r"^\W*([a-z-]+)  ", said, re.MULTILINE))
     assert set(COMMANDS) <= listed
-    assert "run-seed" not in listed
+    assert "work" not in listed
     assert succeed("--version").stdout == f"smodice {__version__}\n"
 
 
@@ -92,7 +94,7 @@ def test_help_ends_with_two_examples_that_parse(name: str) -> None:
     for example in examples(name):
         assert re.sub(r"\s+", " ", example) in said
         for command in example.split(" ; "):
-            words = shlex.split(command)
+            words = shlex.split(command.partition("  # ")[0])
             GROUP.commands[words[1]].make_context(words[1], words[2:])  # type: ignore[attr-defined]
     assert shlex.split(examples(name)[0])[1] == name
 
@@ -178,6 +180,59 @@ def test_a_terminal_shows_a_progress_bar_with_rate_and_figures(run: Path) -> Non
     assert ESCAPE in shown
     for words in ("train-disc", "100%", "it/s", "reward_expert"):
         assert words in shown
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_bar_always_shows_percentage_rate_and_time_left(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is no room for is cut at the end: the live figures."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    bars = console.bars()
+    for label in ("demodice-sd seed 12 train-policy", "seed 0 eval"):
+        bar = Bar(bars, label, 30_000)
+        bar.began -= 10.0
+        bar.update(12_345, loss=0.123456, held_out=-40.1234, effective_share=0.0987, reward_expert=1.5)
+    with bars.console.capture() as shown:
+        bars.console.print(bars.get_renderable())
+    first, second = shown.get().splitlines()
+    for line in (first, second):
+        assert len(line) <= columns
+        assert re.search(r"━.* 41% +1,23\d it/s (\d\d:\d\d|--:--) loss 0.12", line)
+    assert first.startswith("demodice-sd seed 12 t" if columns == 80 else "demodice-sd seed 12 train-policy ")
+
+
+def test_settings_and_recipes_are_wrapped_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command, name in (("settings", "value.gamma"), ("recipes", "pointmass-4direction")):
+        lines = succeed(command).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any(line.startswith(f"{name} ") for line in lines), "names are never broken"
+    (gamma,) = [line for line in succeed("settings", "value").stdout.splitlines() if line.startswith("value.gamma")]
+    assert re.fullmatch(r"value.gamma +0.99 +discount *", gamma)
+
+
+def test_the_shell_is_offered_names_and_files_that_fit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+
+    def offered(name: str, parameter: str, incomplete: str) -> set[str]:
+        command = GROUP.commands[name]  # type: ignore[attr-defined]
+        context = command.make_context(name, [], resilient_parsing=True)
+        (found,) = [one for one in command.params if parameter in (*one.opts, one.name)]
+        return {item.value for item in found.shell_complete(context, incomplete)}
+
+    assert {"smodice", "sail"} <= offered("train-disc", "--algo", "s")
+    assert offered("run", "recipe", "hopper-e") == {"hopper-expert"}
+    assert {"pointmass-4direction", "data"} <= offered("run", "--env", "")
+    assert offered("run", "--algo", "smodice,bc-") == {"smodice,bc-expert-only"}
+    assert offered("run", "--preset", "p") == {"paper"}
+    assert offered("run", "--variants", "abl") == {"ablation"}
+    assert "value.gamma=" in offered("run", "--set", "value.")
+    assert offered("run", "--set", "value.sampling=") == {"value.sampling=uniform", "value.sampling=discounted"}
+    assert offered("train-value", "--disc", "run/d") == {"run/disc.safetensors"}
+    (run.parent / "runs").symlink_to(run)
+    assert "runs/policy.safetensors" in offered("eval", "--policy", "")
+    environment = {"_SMODICE_COMPLETE": "complete_bash", "COMP_WORDS": "smodice run hopper-e", "COMP_CWORD": "2"}
+    done = subprocess.run(SMODICE, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert done.stdout.split() == ["hopper-expert"]
 
 
 def test_no_color_is_respected() -> None:

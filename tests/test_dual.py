@@ -48,11 +48,12 @@ def row_by_row(
     for k, (start, stop) in enumerate(itertools.pairwise(dataset.offsets.tolist())):
         terminal = bool(dataset["terminals"][stop - 1])
         cut = bool(dataset["timeouts"][stop - 1]) and not terminal
+        stays = config.terminal == "absorb" if terminal else config.timeout == "absorb"
         for t in range(start, stop):
             taken = reward[t : min(t + n, stop)].tolist()
             last = t + len(taken) - 1
             reaches = last == stop - 1
-            if reaches and terminal and config.terminal == "absorb":
+            if reaches and stays:
                 taken += [float(end[k])] * (n - len(taken))
             discount = GAMMA ** len(taken)
             if reaches and terminal and config.terminal == "zero":
@@ -61,7 +62,7 @@ def row_by_row(
             residual.append(total + discount * float(v_next[last]) - float(v[t]))
             dropped = config.timeout == "drop" and reaches and cut
             probability.append(0.0 if dropped else GAMMA ** (t - start) if discounted else 1.0)
-        if terminal and config.terminal == "absorb":
+        if stays:
             stay = float(end[k]) * sum(GAMMA**i for i in range(n)) + (GAMMA**n - 1) * float(v_next[stop - 1])
             loops.append((stay, GAMMA ** (stop - start) if discounted else 1.0))
     both = [*zip(residual, probability, strict=True), *loops]
@@ -69,7 +70,9 @@ def row_by_row(
 
 
 @pytest.mark.parametrize("terminal", ["absorb", "zero", "bootstrap"])
-@pytest.mark.parametrize(("timeout", "sampling"), [("bootstrap", "discounted"), ("drop", "uniform")])
+@pytest.mark.parametrize(
+    ("timeout", "sampling"), [("bootstrap", "discounted"), ("absorb", "discounted"), ("drop", "uniform")]
+)
 @pytest.mark.parametrize("n", [1, 4, 50])
 def test_ratios_are_those_of_a_row_by_row_computation(
     terminal: str, timeout: str, sampling: str, n: int, monkeypatch: pytest.MonkeyPatch

@@ -21,9 +21,11 @@ from conftest import ENV, SMALL, TINY, digest, refuse, smodice, succeed, wait_fo
 from recordings import policy_file, write_file
 from safetensors.torch import save_file
 
-from smodice_cli import artifacts, files, pipeline
+from smodice_cli import artifacts, files
 from smodice_cli.console import visible
+from smodice_cli.engines import local
 from smodice_cli.errors import OutputError
+from smodice_cli.orders import Order
 
 SMODICE = [sys.executable, "-P", "-m", "smodice_cli"]
 EXPERT = ("--expert", f"sim:{ENV}#success=5")
@@ -39,7 +41,8 @@ def build(folder: Path, source: str | Path, *flags: str) -> tuple[str | Path, ..
 def test_a_worker_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "typer.py").write_text("open('executed', 'w')")
     monkeypatch.chdir(tmp_path)
-    pipeline._start().communicate("no order")
+    with open(os.devnull, "wb") as events:
+        local.start(Order(tmp_path, "absent", "", "", {}), events.fileno()).communicate()
     assert not (tmp_path / "executed").exists()
 
 

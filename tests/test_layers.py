@@ -21,16 +21,18 @@ PACKAGE = Path(smodice_cli.__file__).parent
 # From the bottom to the top; a module or package imports only what is named before it, or beside it.
 LAYERS = (
     ("errors", "interrupts", "lazy", ""),  # the last is the package itself: its version
-    ("config", "console", "files", "parallel", "registry", "statistics"),
+    ("config", "console", "files", "parallel", "registry", "statistics", "tracking"),
     ("artifacts",),
-    ("data", "engine"),
+    ("data", "engine", "orders"),
     ("steering", "training"),
     ("algos", "envs"),  # which never import each other
     ("rollout", "stages"),  # of the stages only their table, which imports no stage
     ("sources",),
     ("exports", "views"),
     ("stages.*",),
-    ("experts", "pipeline", "recipes", "summary"),
+    ("engines",),
+    ("experts", "pipeline", "recipes", "schedule", "summary"),
+    ("completion", "execution", "jobs"),
     ("cli",),
     ("commands",),
     ("__main__",),

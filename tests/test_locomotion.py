@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ body = pytest.mark.parametrize("name", BODIES)
 
 def env_of(path: Path) -> str:
     """The environment that a shipped policy is for."""
-    return path.stem.removesuffix("-medium")
+    return re.sub(r"-(medium|\d+k)$", "", path.stem)
 
 
 def random_policy_tensors(obs_dim: int, act_dim: int, hidden: int = 16) -> dict[str, np.ndarray]:
@@ -215,7 +216,9 @@ def test_training_without_sbx_says_what_to_install(tmp_path: Path, monkeypatch: 
 
 
 def test_every_body_has_its_expert() -> None:
-    assert {path.stem for path in SHIPPED} == {*BODIES, "hopper-medium"}
+    on_the_way = {*(f"hopper-{k}k" for k in (45, 75, 95)), *(f"halfcheetah-{k}k" for k in (35, 45, 55, 75, 90))}
+    others = {"ant-heading", "hopper-medium", "ant-heading-medium"}
+    assert {path.stem for path in SHIPPED} == {*BODIES, *others, *on_the_way}
 
 
 @shipped_policy
@@ -250,3 +253,15 @@ def test_shipped_policy_earns_its_return_on_new_episodes(path: Path) -> None:
         totals.append(total)
     random_score = envs.find(env_of(path)).random_score
     assert np.median(totals) > random_score + 0.5 * (promised - random_score)
+
+
+@body
+def test_states_and_actions_are_named_in_the_order_of_the_bodys_joints(name: str) -> None:
+    env, model = envs.ENVIRONMENTS[name], envs.make(name).unwrapped.model  # type: ignore[attr-defined]
+    assert (len(env.state_names), len(env.action_names)) == (env.obs_dim, env.act_dim)
+    hinges = [model.joint(i).name for i in range(model.njnt)][-env.act_dim :]
+    rates = env.state_names[-env.act_dim :]
+    named = [rate.removesuffix(" rate") for rate in rates]
+    moved = [model.joint(joint).name for joint in model.actuator_trnid[:, 0]]
+    assert [hinges.index(joint) for joint in moved] == [named.index(action) for action in env.action_names]
+    assert env.state_names[env.plot_dims[0]] == "forward speed"  # type: ignore[index]

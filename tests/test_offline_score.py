@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = write_recipe(folder / "r.toml", TINY | steps | {"dataset": data})
     outcome = succeed("run", recipe, "--algo", "smodice", "--out", folder / "run")
     assert "action error" in outcome.stdout
-    assert 'NumpyPolicy.load("' in outcome.stdout
+    assert 'smodice.load_policy("' in outcome.stdout
     succeed("run", recipe, "--algo", "bc", "--out", folder / "run", "--quiet")
     return folder / "run"
 

@@ -425,8 +425,11 @@ def test_a_shipped_recipe_plans_and_misses_nothing_but_files_of_d4rls(
         said = refuse(3, *command, "--source", "d4rl")
         missing = re.fullmatch(r"error: (\S+) is not on this machine and .* cannot be reached \(.*\): put (.*)", said)
         assert missing, said
-        name = missing[1].replace("-", "_", 1)
-        assert missing[2] == f"{name}.hdf5 into {no_data}"
+        named_otherwise = missing[1].startswith(
+            ("kitchen", "antmaze")
+        )  # D4RL's files of these are not called as they are
+        name = r"\S+" if named_otherwise else missing[1].replace("-", "_", 1)
+        assert re.fullmatch(rf"{name}\.hdf5 into {re.escape(str(no_data))}", missing[2])
     else:
         assert "no section [dataset.d4rl]" in refuse(4, *command, "--source", "d4rl")
     assert not list(tmp_path.iterdir()), "nothing is written"

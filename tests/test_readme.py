@@ -1,16 +1,17 @@
-"""What the documentation tells people to type works: its commands are run, in order, with small sizes put in.
+"""What the documentation tells people to type works: the commands and the Python of each page are run, in order, in an
+empty folder, with small sizes put in.
 
-A `make` target must be one that make knows, and the commands that it would run must parse; nothing of it is run.
+A block that cannot run here (it needs a robot, or a package of others) stands below a line <!-- not run: why -->, which
+readers do not see. A `make` target must be one that make knows, and the commands that it would run must parse; nothing
+of it is run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import subprocess
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,39 +21,59 @@ import pytest
 import typer
 from conftest import Outcome, smodice
 from recordings import write_file
+from small import small_flags, small_pipelines, small_python, small_sources
 
 from smodice_cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 GROUP: Any = typer.main.get_command(app)
 PAGES = [ROOT / "README.md", ROOT / "DIFFERENCES.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(?:console|bash|sh|shell|)\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w*)\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = ("console", "bash", "sh", "shell", "")
 INLINE = re.compile(r"`((?:smodice|make)\s[^`]+)`")
 PLACEHOLDER = re.compile(r"[<\[…]|\.\.\.|\b[A-Z]{3,}\b(?!=)")  # for the reader to fill in
-NOT_RUN = {"train-expert": "it needs JAX and hours", "--source": "it needs files of D4RL's"}
-FROM_ELSEWHERE = ("d4rl:", "minari:")  # sources that are downloaded
-FEW = ("--steps", "20", "--set", "hidden=8", "--set", "batch=8")
-SMALL = {
-    **dict.fromkeys(("train-disc", "train-value", "train-policy"), FEW),
-    "run": ("--seeds", "0"),
-    "eval": ("--episodes", "2", "--threads", "1"),
-    "select-f": ("--steps", "20", "--policy-steps", "20"),
+NOT_RUN = {
+    "train-expert": "it needs JAX and hours",
+    "--source": "it needs files of D4RL's",
+    "--on": "it needs a cluster",
 }
+FROM_ELSEWHERE = ("d4rl:", "minari:")  # sources that are downloaded
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def shown_commands(text: str) -> list[str]:
-    """The `smodice` and `make` commands of the fenced blocks, continuation lines joined, comments and prompts cut."""
+def steps(text: str, run: bool = False) -> list[str]:
+    """Commands and blocks of Python in their order; with `run`, only those of blocks that can be run."""
     found: list[str] = []
-    for block in FENCE.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            for part in re.split(r"\s(?:;|&&|\|)\s", line.strip().removeprefix("$ ")):
-                # A comment begins with a word; shlex would end sim:ENV#300 at its #.
-                words = shlex.split(re.sub(r"\s#.*", "", part)) if part.split(" ")[0] in ("smodice", "make") else []
-                if len(words) > 1:
-                    found.append(shlex.join(words))
+    for not_run, language, block in FENCE.findall(text):
+        if run and not_run:
+            continue
+        if language in SHELL:
+            found += _commands(block)
+        elif language == "python":
+            found.append(block)
+    return found
+
+
+def shown_commands(text: str) -> list[str]:
+    """The `smodice` and `make` commands of the fenced blocks."""
+    return [step for step in steps(text) if is_command(step)]
+
+
+def is_command(step: str) -> bool:
+    return step.startswith(("smodice ", "make ")) and "\n" not in step
+
+
+def _commands(block: str) -> list[str]:
+    """The `smodice` and `make` commands of a block, continuation lines joined, comments and prompts cut."""
+    found: list[str] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        for part in re.split(r"\s(?:;|&&|\|)\s", line.strip().removeprefix("$ ")):
+            # A comment begins with a word; shlex would end sim:ENV#300 at its #.
+            words = shlex.split(re.sub(r"\s#.*", "", part)) if part.split(" ")[0] in ("smodice", "make") else []
+            if len(words) > 1:
+                found.append(shlex.join(words))
     return found
 
 
@@ -63,11 +84,15 @@ def mentioned_commands(text: str) -> list[str]:
 
 def test_the_reader_of_pages_finds_commands() -> None:
     text = (
-        "```console\n$ smodice run a.toml#7 \\\n    --seeds 0,1  # two\nscore 90\n$ make demo\n```\nor `smodice\nenvs`"
+        "```console\n$ smodice run a.toml#7 \\\n    --seeds 0,1  # two\nscore 90\n$ make demo\n```\n"
+        "or `smodice\nenvs`\n"
+        "```python\nprint(1)\n```\n<!-- not run: it needs a robot -->\n```bash\nsmodice status robot\n```\n"
     )
-    assert shown_commands(text) == ["smodice run 'a.toml#7' --seeds 0,1", "make demo"]
+    commands = ["smodice run 'a.toml#7' --seeds 0,1", "make demo"]
+    assert shown_commands(text) == [*commands, "smodice status robot"]
+    assert steps(text, run=True) == [*commands, "print(1)\n"]
     assert mentioned_commands(text) == ["smodice envs"]
-    assert len(shown_commands(PAGES[0].read_text())) > 10
+    assert len(shown_commands(PAGES[0].read_text())) > 8
 
 
 # --- make -------------------------------------------------------------------------------------------------------------
@@ -119,7 +144,7 @@ def check_parses(words: list[str]) -> None:
         GROUP.commands[words[0]].make_context(words[0], words[1:])
     for word in words:
         if word.startswith(("pipelines/", "smodice_cli/")):
-            assert (ROOT / word).exists(), f"{word} does not exist"
+            assert list(ROOT.glob(word)), f"{word} does not exist"
 
 
 def check_form(command: str) -> None:
@@ -150,38 +175,9 @@ def reason_not_to_run(words: list[str]) -> str:
     return next((NOT_RUN[word] for word in words if word in NOT_RUN), "it downloads" if downloads else "")
 
 
-def small_sources(text: str) -> str:
-    """`sim:` sources cut down to a second's work."""
-    fewer = re.sub(r"(sim:[^\"\s#]+)#\d+", r"\1#600", text)
-    return re.sub(
-        r"(sim:[^\"\s#]+#(?:success|states|episodes))=\d+", lambda m: f"{m[1]}={2 if 'epi' in m[1] else 20}", fewer
-    )
-
-
-def small_recipe(text: str) -> str:
-    """A shipped recipe with few data, few steps, small networks and two episodes, and otherwise what it was."""
-    settings = tomllib.loads(small_sources(text))
-    for section in ("disc", "value", "policy"):
-        own = settings.setdefault(section, {})
-        for part in (own, *(part for part in own.values() if isinstance(part, dict))):
-            part |= {"steps": 20, "hidden": 8, "batch": 8}
-    settings.setdefault("eval", {}).update(episodes=2, curve_episodes=1)
-    return toml(settings)
-
-
-def toml(settings: dict[str, Any], name: str = "") -> str:
-    tables = {key: value for key, value in settings.items() if isinstance(value, dict)}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items() if key not in tables]
-    below = [toml(table, f"{name}.{key}".lstrip(".")) for key, table in tables.items()]
-    return "\n".join([f"[{name}]" if name else "", *lines, *below]) + "\n"
-
-
 def prepare(folder: Path) -> None:
     """What a reader has: the recipes, here small ones, and recordings of a robot."""
-    for path in (ROOT / "pipelines").rglob("*.toml"):
-        copy = folder / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(small_recipe(path.read_text()) if path.parent != ROOT / "pipelines" else path.read_text())
+    small_pipelines(folder / "pipelines")
     for name in ("arm.hdf5", "demonstration.hdf5"):
         write_file(folder / name, width=7)
     rng = np.random.default_rng(0)
@@ -196,17 +192,31 @@ def run_small(command: str) -> Outcome:
         planned = smodice(*words, "--dry-run")
         if planned.code:
             return planned
-    return smodice(*map(small_sources, words), *SMALL.get(words[0], ()))
+    return smodice(*map(small_sources, words), *small_flags(words))
+
+
+def run_python(code: str) -> str:
+    """Run a block of Python in the current folder, its trainings small; returns what went wrong."""
+    try:
+        exec(compile(small_python(code), "a block of Python", "exec"), {"__name__": "page"})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def run_page(text: str) -> dict[str, str]:
-    """Run the commands of a page in the current folder, in order; returns those that fail, with what they say."""
+    """Run what a page shows in the current folder, in order; returns what fails, with what it says."""
     failed = {}
-    for command in dict.fromkeys(shown_commands(text)):
-        if command.startswith("smodice ") and not reason_not_to_run(shlex.split(command)):
-            outcome = run_small(command)
-            if outcome.code:
-                failed[command] = outcome.stderr
+    for step in dict.fromkeys(steps(text, run=True)):
+        if not is_command(step):
+            said = run_python(step)
+        elif step.startswith("make ") or reason_not_to_run(shlex.split(step)):
+            continue
+        else:
+            outcome = run_small(step)
+            said = outcome.stderr if outcome.code else ""
+        if said:
+            failed[step] = said
     return failed
 
 
@@ -222,40 +232,48 @@ def run_mistake(text: str, right: str, wrong: str) -> dict[str, str]:
     return run_page("\n".join(["```", *changed_commands(text, right, wrong), "```", ""]))
 
 
-MISTAKES = [
-    ("smodice train-disc ", "smodice train-dics "),
-    ("--expert sim:pointmass-4direction", "--experts sim:pointmass-4direction"),
-    ("#success=300", "#sucess=300"),
-    ("train-value  --disc  runs/pm/disc.safetensors", "train-value --disc runs/pm/dics.safetensors"),
-    ("inspect      runs/pm/weights.h5", "inspect runs/pm/weight.h5"),
-    ("--episodes 100 --json", "--episodes many --json"),
-    ("4direction.toml --seeds 0,1,2", "4direction.toml --seeds 0,1,x"),
-    ("run pipelines/examples/pointmass-4direction.toml --seeds", "run pipelines/pointmass-4direction.toml --seeds"),
-    ("--algo smodice,oril,rce", "--algo smodice,oril,ecr"),
-    ("file:arm.hdf5", "file:leg.hdf5"),
+MISTAKES = [  # a page, what it says, and what a tired author might have written
+    ("pipeline.md", "smodice train-disc ", "smodice train-dics "),
+    ("pipeline.md", "--expert sim:pointmass-4direction", "--experts sim:pointmass-4direction"),
+    ("pipeline.md", "#success=300", "#sucess=300"),
+    ("pipeline.md", "train-value  --disc  runs/pm/disc.safetensors", "train-value --disc runs/pm/dics.safetensors"),
+    ("pipeline.md", "inspect      runs/pm/weights.h5", "inspect runs/pm/weight.h5"),
+    ("pipeline.md", "--episodes 100 --json", "--episodes many --json"),
+    ("pipeline.md", "4direction --seeds 0,1,2", "4direction --seeds 0,1,x"),
+    ("pipeline.md", "run pointmass-4direction", "run pointmas-4direction"),
+    ("baselines.md", "--algo smodice,oril,rce", "--algo smodice,oril,ecr"),
+    ("README.md", "--offline arm.hdf5", "--offline leg.hdf5"),
 ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text()
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("smodice_cli.recipes.pipelines", lambda: tmp_path / "pipelines")
     assert run_page(text) == {}
-    if page == PAGES[0]:
-        assert [mistake for mistake in MISTAKES if not run_mistake(text, *mistake)] == [], "not noticed"
+    mistakes = [(right, wrong) for name, right, wrong in MISTAKES if name == page.name]
+    assert [mistake for mistake in mistakes if not run_mistake(text, *mistake)] == [], "not noticed"
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(PAGES[0].read_text().splitlines()) < 130
+    for page in PAGES:
+        for place in re.findall(r"\]\((?!https?:|#)([^)#]+)", FENCE.sub("", page.read_text())):
+            assert (page.parent / place).exists(), f"{page.name} leads to {place}"
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("page", "right", "wrong"),
     [
-        ("make comparison SEEDS=0,1,2 ", "make comparisons SEEDS=0,1,2 "),
-        ("make sanity SEEDS=0,1,2 ", "make sanity SEED=0,1,2 "),
-        ("make demo ", "make README.md "),
-        ("make test ", "make nothing "),
+        ("docs/baselines.md", "make comparison SEEDS=0,1,2 ", "make comparisons SEEDS=0,1,2 "),
+        ("docs/baselines.md", "make sanity SEEDS=0,1,2 ", "make sanity SEED=0,1,2 "),
+        ("README.md", "make setup ", "make README.md "),
+        ("README.md", "make test ", "make nothing "),
     ],
 )
-def test_a_target_that_does_not_exist_is_noticed(right: str, wrong: str) -> None:
-    (mistaken,) = changed_commands(PAGES[0].read_text(), right, wrong)
+def test_a_target_that_does_not_exist_is_noticed(page: str, right: str, wrong: str) -> None:
+    (mistaken,) = changed_commands((ROOT / page).read_text(), right, wrong)
     with pytest.raises(AssertionError, match="make knows no"):
         check_form(mistaken)

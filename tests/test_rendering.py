@@ -10,7 +10,7 @@ from pathlib import Path
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-from conftest import can_render, succeed
+from conftest import can_render, refuse, succeed
 
 
 @pytest.mark.skipif(not can_render(), reason="MuJoCo itself cannot render on this machine")
@@ -25,6 +25,23 @@ def test_a_film_shows_the_episode(run: Path, tmp_path: Path, ending: str, size: 
     assert {frame.shape for frame in frames} == {(size, size, 3)}
     assert min(frame.std() for frame in frames) > 10, "a picture is blank"
     assert (frames[0] != frames[-1]).any(), "nothing moves"
+
+
+@pytest.mark.skipif(not can_render(), reason="MuJoCo itself cannot render on this machine")
+def test_a_film_of_several_episodes_says_what_was_written(run: Path, tmp_path: Path) -> None:
+    command = ("eval", "--policy", run / "policy.safetensors", "--episodes", "2", "--threads", "1")
+    lengths = []
+    for count in (1, 2):
+        film = tmp_path / f"{count}.gif"
+        said = succeed(*command, "--video", film, "--video-episodes", str(count)).stdout
+        assert f"film  {film}" in said
+        assert ("the first episode" if count == 1 else "the first 2 episodes") in said
+        lengths.append(len(list(imageio.get_reader(film))))
+    assert lengths[1] > lengths[0]
+
+
+def test_the_number_of_episodes_goes_with_a_film(run: Path) -> None:
+    assert "goes with --video" in refuse(2, "eval", "--policy", run / "policy.safetensors", "--video-episodes", "2")
 
 
 @pytest.mark.parametrize("backend", ["disable", "glfw", "bogus"])  # not drawing at all; for screens alone; unknown

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import typer
 from conftest import ENV, EXPERT, OFFLINE, SMALL, refuse, succeed
+from scipy import stats
 
 from smodice_cli import artifacts
 from smodice_cli.commands import app
-from smodice_cli.views import paper, report
+from smodice_cli.views import aggregate, paper, report
 from smodice_cli.views.render.png import render
+from smodice_cli.views.render.theme import Panel
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 GROUP = typer.main.get_command(app)
@@ -71,7 +74,8 @@ def test_curves_are_the_logs_with_their_spread(runs: Path) -> None:
     ]
     for step, mean, low, high in zip(*line.values(), strict=True):
         values = [log[step] for log in logs]
-        assert (mean, low, high) == pytest.approx((np.mean(values), min(values), max(values)))
+        interval = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+        assert (mean, low, high) == pytest.approx((np.mean(values), *interval))
     assert report.spread_of(run, "policy", "no such figure") is None
 
 
@@ -88,18 +92,37 @@ def test_return_over_training_has_its_own_picture_and_column(runs: Path, tmp_pat
     assert found["runs"][0]["worst_deviation"] == pytest.approx(worst)
     assert found["runs"][0]["steady"] == f"{'yes' if worst <= 0.1 else 'no'} ({100 * worst:.1f} %)"
     text = (tmp_path / "new/folder/r.html").read_text()
-    assert text.count('id="returns"><h3>') == 1  # one task, one line for each of its methods
+    assert text.count('id="returns"><h3>') == 1  # one task, one panel for each of its methods
     assert "steady</button>" in text
 
 
-def test_every_method_of_a_folder_has_its_line(runs: Path) -> None:
+def test_every_method_of_a_task_has_a_panel_of_its_own_on_one_scale(runs: Path) -> None:
     run = report.collect([runs / "a"])[0]
     methods = [run, *(replace(run, own=name) for name in ("b", "c", "d"))]
-    (panel,) = report.returns_panels([*methods, replace(run, name="again")])
+    (panel,) = report.returns_panels(methods)
     figure = render(panel, 6, 4)
-    labels = [line.get_label() for line in figure.axes[0].lines]
-    assert labels == [f"a, {run.method}", *(one.method for one in methods[1:]), f"again, {run.method}"]
-    assert [text.get_text() for text in figure.legends[0].texts] == labels
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in shown] == ["smodice", "b", "c", "d"]
+    assert len({(*axes.get_xlim(), *axes.get_ylim()) for axes in shown}) == 1
+    low, high = shown[0].get_ylim()
+    assert low <= 0 <= 100 <= high
+    words = {text.get_text() for text in shown[0].texts}
+    assert words == {"random", "expert", "paper"}
+    assert len([line for line in shown[0].lines if len(line.get_xdata()) > 2]) == 4  # its own, and the others in grey
+
+
+def test_a_method_is_called_as_shortly_as_tells_it_apart(runs: Path) -> None:
+    run, other = report.collect([runs])
+    assert aggregate.names([run]) == ["smodice"]
+    assert aggregate.names([run, other]) == [run.method, other.method]  # kl and chi2
+    assert aggregate.names([run, replace(run, name="again")]) == [f"a, {run.method}", f"again, {run.method}"]
+
+
+def test_a_flat_curve_is_drawn_flat(runs: Path) -> None:
+    line = {"steps": [0.0, 1.0], "mean": [0.9945, 0.9947], "low": [0.9945, 0.9947], "high": [0.9945, 0.9947]}
+    figure = render(Panel("curves", "", "", report.draw_curves, ({"AUC": line}, False)), 6, 4)
+    low, high = figure.axes[0].get_ylim()
+    assert high - low > 0.09
 
 
 def test_its_commands_would_make_the_same_artifacts(runs: Path) -> None:
@@ -192,6 +215,40 @@ def test_an_unfinished_run_and_a_missing_dataset_are_shown_as_such(runs: Path, t
     assert found["score"] is None
     assert "left out" in outcome.stderr
     assert "the dataset is not there" in (tmp_path / "r.html").read_text()
+
+
+def test_an_interrupted_run_is_listed_as_such(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "a", tmp_path / "a")
+    seed = tmp_path / "a/seed1"
+    header = artifacts.read_header(seed / "policy.safetensors")
+    for name in ("policy.safetensors", "eval.json"):
+        (seed / name).unlink()
+    begun = replace(header, kind="checkpoint", stage="train-policy", metrics={"step": 80}, digest="")
+    artifacts.write_safetensors(seed / ".policy.safetensors.ckpt", begun, {"generator": torch.zeros(1)})
+    outcome = succeed("report", tmp_path / "a", "--html", tmp_path / "r.html", "--json")
+    (found,) = outcome.json["runs"]
+    assert found["unfinished"] == {"1": "interrupted in train-policy at step 80"}
+    assert found["per_seed"]["1"] is None
+    assert "seed 1: interrupted in train-policy at step 80" in (tmp_path / "r.html").read_text()
+    for path in seed.glob("[!.]*"):
+        path.unlink()  # nothing but the checkpoint is left
+    outcome = succeed("report", tmp_path / "a", "--html", tmp_path / "r.html", "--json")
+    assert outcome.json["runs"][0]["unfinished"] == {"1": "interrupted in train-policy at step 80"}
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_pictures_are_stored_as_their_names_say(runs: Path, tmp_path: Path, ending: str) -> None:
+    picture = tmp_path / f"p.{ending}"
+    first = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    panels = ("--panels", "along,density") if ending == "svg" else ()
+    for command in (("inspect", runs / "a/seed0/weights.h5", *panels), ("report", runs, "--html", tmp_path / "r.html")):
+        succeed(*command, "--png", picture)  # the second time over a file of ours
+        assert picture.read_bytes().startswith(first)
+    picture.write_bytes(first + b" of somebody else's")
+    refuse(5, "report", runs, "--html", tmp_path / "r.html", "--png", picture)
+    assert "must end in .png or .svg or .pdf" in refuse(
+        2, "inspect", runs / "a/dataset.h5", "--png", tmp_path / "p.jpg"
+    )
 
 
 def test_the_papers_scores_by_task() -> None:

@@ -117,7 +117,7 @@ def test_verdict_is_green_on_even_weights_and_red_on_five_rows(run: Path) -> Non
     assert view["health"]["effective_sample_size"] == pytest.approx(5, rel=0.05)
     said = succeed("inspect", path).stdout
     assert "● red: not fit to train on" in said
-    assert "value.alpha=1" in said
+    assert "value.alpha=0.3" in said
     assert "run train-value again" in said
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,7 +55,7 @@ class NumpyPolicy:
         self.act_dim = len(t["action_low"])
 
     @classmethod
-    def load(cls, path: Path | str) -> NumpyPolicy:
+    def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
         """The policy stored in a safetensors file."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -72,6 +74,12 @@ class NumpyPolicy:
             return cls(tensors)
         except InputError as error:
             raise InputError(f"{path}: {error.message}") from error
+
+    def without_indicator(self) -> NumpyPolicy:
+        """The same policy for states without their last dimension, which is 0 (the mark of the absorbing state)."""
+        found = copy.copy(self)
+        found._w1, found.obs_dim = self._w1[:-1], self.obs_dim - 1
+        return found
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""

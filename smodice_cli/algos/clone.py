@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, nets
@@ -14,16 +15,18 @@ from smodice_cli.config import setting
 from smodice_cli.data import Dataset
 from smodice_cli.errors import ConfigError
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
+from smodice_cli.statistics import effective_size
 from smodice_cli.training import Adam, State, descend, flatten, held_out
 
 WATCHED = 8192  # held-out rows on which the loss is measured
+STEPS_PER_ROOT, FEWEST_STEPS, MOST_STEPS = 110, 3_000, 20_000  # docs/stress.md has the measurements
 
 
 @dataclass(frozen=True)
 class Config(PolicyConfig):
     """train-policy by cloning."""
 
-    steps: int = setting(20_000, "gradient steps", gt=0)
+    steps: int = setting(0, "gradient steps; 0 means as many as the rows that carry the weight can teach", ge=0)
     lr: float = setting(2e-3, "Adam's learning rate", gt=0)
     loss: str = setting(
         "mse", "likelihood of the tanh-Gaussian, or squared error of tanh(mean)", choices=("nll", "mse"), flag=True
@@ -60,6 +63,12 @@ def new_policy(data: Dataset, hidden: int, generator: Generator) -> nets.TanhGau
     return nets.initialise(nets.TanhGaussianPolicy(mean, std, low, high, hidden), generator)
 
 
+def steps_for(weights: np.ndarray) -> int:
+    """As many steps as a square root of the effective sample asks for (D8): more only learn the noise of few rows."""
+    fitting = STEPS_PER_ROOT * math.sqrt(effective_size(weights))
+    return int(min(max(fitting, FEWEST_STEPS), MOST_STEPS))
+
+
 class CloneLearner(PolicyLearner):
     """Weighted behaviour cloning of rows of states and actions.
 
@@ -83,7 +92,7 @@ class CloneLearner(PolicyLearner):
         uniform: bool = False,
         held: np.ndarray | None = None,
     ) -> None:
-        self.config, self.generator, self.device = config, generator, device
+        self.generator, self.device = generator, device
         self.schedule, self.policy = config.schedule, policy.to(device)
         if config.loss == "mse":
             policy.narrow()
@@ -99,6 +108,10 @@ class CloneLearner(PolicyLearner):
         if held is not None:
             self.watched = row_sampler(weights * held, generator)(WATCHED) if (weights * held).any() else None
             counts, weights = counts * ~held, weights * ~held
+        if not config.steps:
+            config = replace(config, steps=steps_for(weights))
+            self.notes = (f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows",)
+        self.config = config
         self.states, self.actions = torch.from_numpy(states), torch.from_numpy(actions)
         self.sample = row_sampler(counts if uniform else weights, generator)
         self.row_weights = torch.from_numpy(weights / weights[counts > 0].mean() if uniform else counts).float()

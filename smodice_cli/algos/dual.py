@@ -43,10 +43,10 @@ class Config(BaseConfig):
         "kl", "the divergence D_f(d || d^O); auto asks select-f", choices=lambda: (*DIVERGENCES, AUTO), flag=True
     )
     gamma: float = setting(0.99, "discount", flag=True, gt=0, lt=1)
-    alpha: float = setting(0.3, "strength of the regulariser per step; 1 is the paper", flag=True, gt=0)
+    alpha: float = setting(0.15, "strength of the regulariser per step; 1 is the paper", flag=True, gt=0)
     cap: float = setting(10_000.0, "bound on the ratio xi; 0 means none", ge=0)
     normaliser: bool = setting(True, "learn the multiplier of E[xi] = 1 beside V")
-    n_step: int = setting(50, "rows in a segment; 1 is the paper", gt=0)
+    n_step: int = setting(100, "rows in a segment; 1 is the paper", gt=0)
     sampling: str = setting(
         "discounted", "rows uniformly, or in proportion to gamma^t", choices=("uniform", "discounted")
     )
@@ -56,9 +56,9 @@ class Config(BaseConfig):
         choices=("absorb", "zero", "bootstrap"),
     )
     timeout: str = setting(
-        "bootstrap",
-        "segments that end at a time limit: go on from V of their end state, or have no part and no weight",
-        choices=("bootstrap", "drop"),
+        "absorb",
+        "where an episode was cut: its end state forever, V of the end state (a dead end), or no part and no weight",
+        choices=("absorb", "bootstrap", "drop"),
     )
     steps: int = setting(3000, "gradient steps", gt=0)
     batch: int = setting(256, "segments per step", gt=0, le=1 << 20)
@@ -79,7 +79,7 @@ class Config(BaseConfig):
 
     def check_rewards(self, inputs: str) -> None:
         """Refuse to ask a discriminator of states with actions for the reward of an end state."""
-        if inputs != "state" and (self.terminal == "absorb" or self.estimator == "returns"):
+        if inputs != "state" and ("absorb" in (self.terminal, self.timeout) or self.estimator == "returns"):
             raise ConfigError(
                 "a discriminator of states with actions gives an end state, where nobody acts, no reward",
                 "--set value.terminal=zero with the dual",
@@ -115,7 +115,7 @@ def set_up(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config:
     """Set up the dual; `reward` is R(s) of every row, `end_reward` R of each episode's final next state."""
     last_rows = dataset.offsets[1:] - 1
     terminal = dataset["terminals"][last_rows] != 0
-    ends = last_rows[terminal]
+    stays = np.where(terminal, config.terminal == "absorb", config.timeout == "absorb")
     found = segments(reward, dataset.offsets, config.n_step, config.gamma)
     longest = int(np.diff(dataset.offsets).max())
     rate = config.gamma if config.sampling == "discounted" else 1.0
@@ -123,13 +123,12 @@ def set_up(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config:
     probability = at_time[dataset.time_of_row()]
     if config.timeout == "drop":
         dropped = dataset["timeouts"] != 0
-        dropped[ends] = False
+        dropped[last_rows[terminal]] = False
         probability[dropped[found.last]] = 0
-    if config.terminal == "absorb":
-        found = absorb(found, ends, end_reward[terminal], config.n_step, config.gamma)
-        probability = np.append(probability, at_time[np.diff(dataset.offsets)[terminal]])
-    elif config.terminal == "zero":
-        found.discount[np.isin(found.last, ends)] = 0
+    found = absorb(found, last_rows[stays], end_reward[stays], config.n_step, config.gamma)
+    probability = np.append(probability, at_time[np.diff(dataset.offsets)[stays]])
+    if config.terminal == "zero":
+        found.discount[np.isin(found.last, last_rows[terminal])] = 0
     return Problem(dataset, config, found, probability)
 
 

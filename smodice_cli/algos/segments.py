@@ -101,17 +101,14 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     return found / found.mean()
 
 
-def return_weights(
-    reward: np.ndarray, end_reward: np.ndarray, offsets: np.ndarray, gamma: float, alpha: float
-) -> np.ndarray:
-    """The value-free estimator of TAILO: w_t = sum_{k>=0} gamma^k exp(R(s_{t+k})/alpha) along the trajectory.
+def discounted_future(figure: np.ndarray, at_end: np.ndarray, offsets: np.ndarray, gamma: float) -> np.ndarray:
+    """sum_{k>=0} gamma^k x_{t+k} along the trajectory, whose final state counts as if it lasted forever.
 
-    The episode's final state counts as if it lasted forever. Runs backwards in time over all episodes at once.
+    Runs backwards in time over all episodes at once.
     """
-    odds, tail = np.exp(reward / alpha), np.exp(end_reward / alpha) / (1 - gamma)
-    total = odds.copy()
+    total = figure.copy()
     lengths = np.diff(offsets)
-    total[offsets[1:] - 1] += gamma * tail
+    total[offsets[1:] - 1] += gamma * at_end / (1 - gamma)
     order = np.argsort(-lengths, kind="stable")
     ends, lengths = offsets[1:][order], lengths[order]
     for back in range(2, int(lengths[0]) + 1 if len(lengths) else 0):
@@ -119,3 +116,10 @@ def return_weights(
         rows = ends[:alive] - back
         total[rows] += gamma * total[rows + 1]
     return total
+
+
+def return_weights(
+    reward: np.ndarray, end_reward: np.ndarray, offsets: np.ndarray, gamma: float, alpha: float
+) -> np.ndarray:
+    """The value-free estimator of TAILO: w_t = sum_{k>=0} gamma^k exp(R(s_{t+k})/alpha) along the trajectory."""
+    return discounted_future(np.exp(reward / alpha), np.exp(end_reward / alpha), offsets, gamma)

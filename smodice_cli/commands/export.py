@@ -16,9 +16,11 @@ TOP = 10  # trajectories
 @command(
     TOOLS,
     "export",
-    "smodice export runs/arm/weights.h5 --to csv",
-    "smodice export runs/arm/weights.h5 --to filter-key --top 20 --out top.hdf5",
-    "smodice export runs/arm/policy.safetensors --to onnx",
+    "smodice export runs/pm/seed0/weights.h5 --to csv",
+    "smodice export runs/pm/seed0/weights.h5 --to episodes --top 20 --out top.json",
+    "smodice export runs/pm/seed0/policy.safetensors --to onnx  # needs pip install 'smodice\\[onnx]'",
+    "smodice export runs/arm/weights.h5 --to filter-key --top 20 --out top.hdf5  # of a robomimic recording",
+    after_demo=True,
 )
 def export(
     file: Annotated[Path, typer.Argument(help="Weights, or for onnx a policy.")],

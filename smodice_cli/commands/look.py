@@ -1,5 +1,6 @@
 """Commands that look at what runs left: status, inspect, report; each imports its views when it runs."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,8 +8,9 @@ import typer
 
 from smodice_cli.cli import LOOK, command
 from smodice_cli.console import console, escape
-from smodice_cli.errors import UsageError
+from smodice_cli.errors import SmodiceError, UsageError
 
+Records = list[dict[str, Any]]
 Overwrite = Annotated[
     bool, typer.Option("--force", help="Overwrite a file that smodice did not write.", rich_help_panel="Output")
 ]
@@ -18,35 +20,103 @@ def _file(does: str) -> Any:
     return typer.Option(metavar="FILE", help=does, rich_help_panel="Output")
 
 
-@command(LOOK, "status", "smodice status runs/pointmass-4direction", "smodice status runs --clean", quiet=False)
+Picture = Annotated[Path | None, _file("Draw the views as one picture: a name in .png, or .svg or .pdf for a paper.")]
+
+
+@command(
+    LOOK,
+    "status",
+    "smodice status runs/pm",
+    "smodice status runs --clean",
+    quiet=False,
+    after_demo=True,
+)
 def status(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove, instead, what killed processes left: temporary files and locks.")
     ] = False,
 ) -> None:
-    """List the artifacts of a run folder and whether each is whole and up to date."""
+    """List what a run still has to do and how far that is, and its artifacts, and whether each is whole and current.
+
+    When the last job of a cluster has ended, it also writes the run's summary.json.
+    """
     from smodice_cli.views import runs
 
     if clean:
-        removed = runs.clean(folder)
-        lines = [f"removed  {escape(path)}" for path in removed] or ["nothing was left behind"]
-        console.result({"folder": str(folder), "removed": removed}, lines)
+        removed = {str(one): runs.clean(one) for one in folder}
+        lines = [f"removed  {escape(path)}" for paths in removed.values() for path in paths]
+        told: Records = [{"folder": one, "removed": paths} for one, paths in removed.items()]
+        console.result(told[0] if len(told) == 1 else {"runs": told}, lines or ["nothing was left behind"])
         return
-    rows = runs.status(folder)
-    columns = ["path", "kind", "seed", "seconds", "state"]
-    console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
-    console.result({"folder": str(folder), "artifacts": rows})
+    found: Records = []
+    for one in folder:
+        rows = runs.status(one)
+        given = show_orders(one)
+        columns = ["path", "kind", "seed", "seconds", "state"]
+        if rows:
+            console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
+        found.append({"folder": str(one), **({"orders": given} if given else {}), "artifacts": rows})
+    console.result(found[0] if len(found) == 1 else {"runs": found})
+
+
+def show_orders(folder: Path) -> Records:
+    """Where the orders below a folder are: a line of numbers, and a table of those that are not done."""
+    from smodice_cli import orders, pipeline, schedule
+    from smodice_cli.summary import summarise
+
+    rows: Records = []
+    for run in orders.runs_below(folder):
+        found = schedule.states(run)
+        rows += [{"run": str(run), **schedule.describe(*one)} for one in found]
+        if not found or not schedule.is_over(found):
+            continue
+        belongs = pipeline.run_of([order for order, _, _ in found])
+        with suppress(SmodiceError):  # without data there is nothing to sum up
+            if belongs:
+                summarise(pipeline.settled(belongs))
+                console.note(f"summed up: {run}/summary.json")
+    columns = ["run", "order", "state", "where", "stage", "done", "figures"]
+    open_rows = [[str(row[column]) for column in columns] for row in rows if row["state"] != "done"]
+    if open_rows:
+        console.table("", columns, open_rows)
+    for row in rows:
+        if row["why"]:
+            console.warn(f"{row['order']}: {row['why']}")
+    if rows:
+        console.say([f"orders: {schedule.counts([row['state'] for row in rows])}"])
+    return rows
+
+
+@command(
+    LOOK,
+    "cancel",
+    "smodice cancel runs/pm",
+    "smodice cancel runs/hopper runs/walker2d --json  # while those are queued or running",
+    after_demo=True,
+)
+def cancel(folder: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")]) -> None:
+    """End what a run has queued and running, wherever that is; the same `smodice run` goes on from the checkpoints."""
+    from smodice_cli import orders, schedule
+    from smodice_cli.views import runs
+
+    ended: dict[str, int] = {}
+    for one in folder:
+        runs.check_folder(one)
+        ended |= {str(run): schedule.cancel(run) for run in orders.runs_below(one)}
+    lines = [f"[bold]cancelled[/]  {escape(run)}  {number} orders" for run, number in ended.items()]
+    console.result({"cancelled": ended}, lines or ["nothing was ordered there"])
 
 
 @command(
     LOOK,
     "inspect",
-    "smodice inspect runs/pointmass-4direction/seed0/weights.h5 --png weights.png",
-    "smodice inspect runs/pointmass-4direction/seed0/weights.h5 --trajectory 12 --csv trajectory.csv",
-    "smodice inspect runs/pm/weights.h5 --compare runs/pm/chi2.weights.h5 --json",
-    "smodice inspect runs/pointmass-4direction/dataset.h5",
-    "smodice inspect demo.hdf5",
+    "smodice inspect runs/pm/seed0/weights.h5 --png weights.png",
+    "smodice inspect runs/pm/seed0/weights.h5 --trajectory 3 --csv trajectory.csv",
+    "smodice inspect runs/pm/dataset.h5",
+    "smodice inspect runs/pm/seed0/weights.h5 --compare runs/pm/chi2.weights.h5  # of train-value's second example",
+    "smodice inspect demo.hdf5  # a recording of yours",
+    after_demo=True,
 )
 def inspect(
     file: Annotated[Path, typer.Argument(help="Any artifact, or a recording: a file, a folder or a pattern.")],
@@ -70,7 +140,7 @@ def inspect(
         str, typer.Option(metavar="A,B", help="Draw only these views, e.g. weight-map,along; default: all.")
     ] = "",
     csv: Annotated[Path | None, _file("Write the trajectories (or episodes, curves) as CSV.")] = None,
-    png: Annotated[Path | None, _file("Draw the views as one picture.")] = None,
+    png: Picture = None,
     html: Annotated[Path | None, _file("Write one self-contained page.")] = None,
     force: Overwrite = False,
 ) -> None:
@@ -88,9 +158,9 @@ def inspect(
     request = Request(trajectory, compare, parse_plane(dims) if dims else None, top, frames)
     if (frames or panels) and not (png or html):
         raise UsageError("--frames and --panels are for pictures", "add --png FILE or --html FILE")
-    for path, ending in ((csv, ".csv"), (png, ".png"), (html, ".html")):
+    for path, endings in ((csv, (".csv",)), (png, pictures.ENDINGS), (html, (".html",))):
         if path:
-            output.check(path, ending, force)
+            output.check(path, endings, force)
     if recording.is_one(file):
         if csv or png or html or compare or trajectory is not None:
             raise UsageError(f"{file} is a recording: there are pictures and tables of the dataset made from it")
@@ -111,7 +181,7 @@ def inspect(
         drawn = view.panels(opened, facts, request)
         if not drawn:
             raise UsageError(f"there is nothing to draw of a {opened.kind} artifact")
-        drawn = pictures.pick(drawn, panels) if panels else drawn
+        drawn = pictures.pick(drawn, panels)
         name = "/".join(Path(facts["path"]).parts[-3:])
         if png:
             written.append(pictures.save(png, drawn, name, view.heading(facts)))
@@ -125,23 +195,47 @@ def inspect(
 @command(
     LOOK,
     "report",
-    "smodice report runs/pointmass-4direction --html report.html",
-    "smodice report runs/hopper runs/walker2d runs/halfcheetah --html locomotion.html --json",
+    "smodice report runs/pm --html report.html",
+    "smodice report runs/pm --png returns.pdf --panels returns --csv report.csv",
+    "smodice report runs/hopper runs/walker2d runs/halfcheetah --html locomotion.html  # once those have run",
+    after_demo=True,
 )
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
-    html: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    html: Annotated[
+        Path | None, _file("Write one self-contained page; report.html where nothing else is asked for.")
+    ] = None,
+    png: Picture = None,
+    panels: Annotated[
+        str, typer.Option(metavar="A,B", help="Draw only these, of returns,iqm,profiles; default: all.")
+    ] = "",
+    csv: Annotated[
+        Path | None, _file("Write the tables: x.csv, x.methods.csv, x.improvement.csv, x.profiles.csv.")
+    ] = None,
     force: Overwrite = False,
 ) -> None:
-    """Write finished runs as one self-contained page: scores beside the paper's, curves, weights, commands."""
+    """Compare runs, as a page, a picture or tables: scores beside the paper's and over tasks, curves, weights."""
+    from smodice_cli.views import aggregate
     from smodice_cli.views import report as reports
     from smodice_cli.views.render import output, terminal
+    from smodice_cli.views.render import png as pictures
 
-    output.check(html, ".html", force)
-    found = reports.report(runs, html)
+    if panels and not png:
+        raise UsageError("--panels is for pictures", "add --png FILE")
+    html = html if html or png or csv else Path("report.html")
+    for path, endings in ((html, (".html",)), (png, pictures.ENDINGS), (csv, (".csv",))):
+        if path:
+            output.check(path, endings, force)
+    found, written = reports.report(runs, html, png, panels, csv, force)
     rows = [
         {**run, "seeds": len(run["seeds"]), "score": "" if run["score"] is None else f"{run['score']:.1f}"}
         for run in found["runs"]
     ]
     console.table(*terminal.records("", terminal.columns("runs"), rows))
-    console.result(found, [f"[bold]written[/]  {escape(str(html))}  {found['bytes'] / 1e6:.2f} MB"])
+    for run in found["runs"]:
+        console.say([f"[yellow]{escape(run['run'])}[/] seed {n}: {how}" for n, how in run["unfinished"].items()])
+    if found["over_tasks"] and len(found["over_tasks"]["methods"]) > 1:
+        lines = aggregate.rows(found["over_tasks"])
+        console.say([""])
+        console.table(*terminal.records("over all tasks and seeds", terminal.columns("methods"), lines))
+    console.result(found, [f"[bold]written[/]  {escape(str(p))}  {p.stat().st_size / 1e6:.2f} MB" for p in written])

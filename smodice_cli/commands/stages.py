@@ -15,15 +15,31 @@ from typing import Annotated, Any
 
 import typer
 
-from smodice_cli import recipes
+from smodice_cli import jobs, recipes
 from smodice_cli.algos import ALGORITHMS
-from smodice_cli.cli import MAX_SEED, PIPELINE, Algo, Common, DryRun, Force, Running, Source, command, flag, report
-from smodice_cli.config import Config, build, choices_of, merge
+from smodice_cli.cli import (
+    MAX_SEED,
+    MAX_THREADS,
+    PIPELINE,
+    Algo,
+    Common,
+    Doing,
+    DryRun,
+    Force,
+    Source,
+    Steps,
+    Training,
+    command,
+    flag,
+    report,
+)
+from smodice_cli.completion import artifacts_of, environments, of_setting
+from smodice_cli.config import Config, choices_of, merge
 from smodice_cli.console import console
-from smodice_cli.engine import Options, Stage, make
+from smodice_cli.engine import Options, Stage
 from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
-from smodice_cli.stages import DEFAULT, STAGES, chain, flag_of, has, home, maker, owner
+from smodice_cli.stages import STAGES, chain, flag_of, maker
 from smodice_cli.stages.tabular import Config as TabularConfig
 from smodice_cli.stages.tabular import tabular as solve
 
@@ -34,16 +50,29 @@ Sums = Annotated[
     ),
 ]
 NamedEnv = Annotated[
-    str, typer.Option(metavar="NAME", help="The policy's environment: needed where it imports a module, gym:MODULE:ID.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The policy's environment: needed where it imports a module, gym:MODULE:ID.",
+        autocompletion=environments,
+    ),
 ]
-Video = Annotated[Path | None, typer.Option(metavar="FILE", help="Also film the first episode, as .gif or .mp4.")]
+Video = Annotated[Path | None, typer.Option(metavar="FILE", help="Also film the first episodes, as .gif or .mp4.")]
+Filmed = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many episodes the film shows; default 1.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MAX_THREADS, help="Torch threads; default 1.", rich_help_panel="Running")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_THREADS, help="Processes to simulate with; default: all.", rich_help_panel="Running"),
+]
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def setting_options(classes: Iterable[type[Config]]) -> list[inspect.Parameter]:
-    """The settings of these configs that have a flag, as options of a command."""
+def setting_options(classes: Iterable[type[Config]], panel: str | None = None) -> list[inspect.Parameter]:
+    """The settings of these configs that have a flag, as options of a command, in a panel of its help."""
     found: dict[str, inspect.Parameter] = {}
     for cls in dict.fromkeys(classes):
         hints = typing.get_type_hints(cls)
@@ -53,7 +82,8 @@ def setting_options(classes: Iterable[type[Config]]) -> list[inspect.Parameter]:
                 words = f.metadata["help"][0].upper() + f.metadata["help"][1:]
                 words += f": {' | '.join(choices_of(f))}." if choices_of(f) else "."
                 written = [f.metadata["flag"]] if isinstance(f.metadata["flag"], str) else []
-                option = typer.Option(*written, help=words, metavar=f.metadata.get("metavar"))
+                more: Any = {"metavar": f.metadata.get("metavar"), "rich_help_panel": panel}
+                option = typer.Option(*written, help=words, autocompletion=of_setting(f), **more)
                 found[f.name] = flag(f.name, Annotated[kind | None, option], None)
     return list(found.values())
 
@@ -68,11 +98,12 @@ def start_options(stage: Stage) -> dict[str, inspect.Parameter]:
     for kind, algos in kinds.items():
         words = f"Artifact of {maker(kind).name}"
         if len(kinds) == 1:
-            option = Annotated[Path, typer.Option(help=f"{words}.")]
-            found[kind] = flag(flag_of(kind), option, inspect.Parameter.empty)
+            option = typer.Option(help=f"{words}.", autocompletion=artifacts_of(kind))
+            found[kind] = flag(flag_of(kind), Annotated[Path, option], inspect.Parameter.empty)
         else:
             words += f", for {' and '.join([', '.join(algos[:-1]), algos[-1]] if algos[1:] else algos)}."
-            found[kind] = flag(flag_of(kind), Annotated[Path | None, typer.Option(help=words)], None)
+            option = typer.Option(help=words, autocompletion=artifacts_of(kind))
+            found[kind] = flag(flag_of(kind), Annotated[Path | None, option], None)
     return found
 
 
@@ -80,88 +111,58 @@ def start_options(stage: Stage) -> dict[str, inspect.Parameter]:
 
 
 def add(stage: Stage) -> None:
-    """Register the command of a stage."""
-    starts = start_options(stage)
+    """Register the command of a stage, with the flags that it reads."""
+    trains = any("steps" in stage.config_of(algo).__dataclass_fields__ for algo in ALGORITHMS)
     further = [
         *([flag("algo", Algo, None)] if stage.by_algorithm else []),
+        *([flag("steps", Steps, None)] if trains else []),
         *([flag("source", Source, ""), flag("sha256", Sums, None)] if stage.per_run else []),
-        *([flag("video", Video, None), flag("env", NamedEnv, "")] if stage.films else []),
+        *([flag("video", Video, None), flag("video_episodes", Filmed, None)] if stage.films else []),
+        *([flag("env", NamedEnv, "")] if stage.films else []),
+        *([flag("threads", Processes if stage.simulates else Threads, None)] if trains or stage.simulates else []),
     ]
+    kind: Any = Training if trains else Doing
 
-    def perform(common: Common, running: Running, **given: Any) -> None:
+    def perform(common: Common, running: kind, **given: Any) -> None:
         perform_stage(stage, common, running, given)
 
     perform.__doc__ = stage.help
     settings = setting_options(stage.config_of(algo) for algo in ALGORITHMS)
-    command(PIPELINE, stage.name, *stage.examples, options=[*starts.values(), *further, *settings])(perform)
+    options = [*start_options(stage).values(), *further, *settings]
+    command(PIPELINE, stage.name, *stage.examples, options=options, after_demo=not stage.per_run)(perform)
 
 
-def perform_stage(stage: Stage, common: Common, running: Running, given: dict[str, Any]) -> None:
+def perform_stage(stage: Stage, common: Common, running: Doing, given: dict[str, Any]) -> None:
     """What the command of a stage does; `given` are its options: the first artifacts, and settings that have a flag."""
     places = {kind: given.pop(flag_of(kind)) for kind in start_options(stage)}
-    algo, source, video = (given.pop(name, None) for name in ("algo", "source", "video"))
+    algo, source, threads = (given.pop(name, None) for name in ("algo", "source", "threads"))
+    video, filmed = given.pop("video", None), given.pop("video_episodes", None)
     named, sums = given.pop("env") if stage.films else "", tuple(given.pop("sha256", None) or ())
-    if common.steps is not None and stage.instead_of_steps:
-        raise UsageError(f"{stage.name} has no gradient steps; {stage.instead_of_steps}")
+    if filmed and not video:
+        raise UsageError("--video-episodes goes with --video FILE")
     if video:
         from smodice_cli.views import video as films
 
         films.check(video, running.force)
-    config, chosen = stage_config(stage, common, algo, source, given)
-    start = starting_point(stage, chosen, places)
-    folder = home(start, owner(stage, chosen, config)) if start else Path()
-    out = common.out or stage.place(start, config, folder)
-    options = replace(running.options(common.threads or (cores() if stage.simulates else 1)), env=named, sha256=sums)
-    result = make(stage, start, out, config, common.seed, options)
-    if result.header is None:
-        report(result, {}, [])
-        return
-    if video and start:
-        films.record(start, video, config, common.seed)
-    report(result, *stage.tell(result.header), next_step(stage, chosen, out, named=bool(algo)))
-
-
-def stage_config(
-    stage: Stage, common: Common, algo: str | None, source: str | None, given: dict[str, Any]
-) -> tuple[Any, str]:
-    """The stage's config and whose it is: defaults < preset < recipe < what defines the algorithm < --set < flags."""
     if source and not common.config:
         raise UsageError("--source chooses among the data of a recipe: name it with --config")
     recipe = recipes.Recipe(recipes.preset(common.preset), [])
     if common.config:
-        recipe = recipes.read_recipe(common.config, source or "", [algo] if algo else [], common.preset)
+        place = recipes.locate(common.config)
+        recipe = recipes.read_recipe(place, source or "", [algo] if algo else [], common.preset)
     flags = {name: value for name, value in given.items() if value is not None}
-    flags |= {} if common.steps is None else {"steps": common.steps}
-    section = stage.section
-    chosen = merge(recipes.parse_set(common.set or [], section), {section: flags})
-    asked = chosen[section].get("algo")
-    if algo and asked not in (None, algo):
-        raise UsageError(f"--algo {algo} and --set algo={asked} are two answers to one question")
-    asked = algo or asked or (recipe.algos[0] if len(recipe.algos) == 1 else DEFAULT)
-    algo, *others = recipes.check_algorithms(asked, "--algo")
-    if others:
-        raise UsageError("--algo: a stage trains one algorithm", "smodice run compares several")
-    if not has(algo, section):
-        raise UsageError(f"{algo} has no {stage.name}: it starts from --{flag_of(ALGORITHMS[algo].starts_from)}")
-    recipes.refuse_idle(chosen, [algo])
-    recipes.refuse_unread(chosen, [algo])
-    settings = recipes.for_algorithm(algo, recipe.settings, chosen)
-    config = build(stage.config_of(algo), section, settings.get(section, {}))
-    return config, algo
-
-
-def starting_point(stage: Stage, algo: str, places: dict[str, Path | None]) -> Path | None:
-    """The one artifact that the stage starts from with this algorithm; refuses another, or more."""
-    if not places:
-        return None
-    named = {kind: path for kind, path in places.items() if path is not None}
-    needed = stage.starts_from(algo)
-    path = named.pop(needed, None)
-    if path is None or named:
-        instead = f", not from --{' and --'.join(map(flag_of, named))}" if named else ""
-        flag = flag_of(needed)
-        raise UsageError(f"{algo} starts from --{flag}{instead}", f"smodice {stage.name} --algo {algo} --{flag} FILE")
-    return path
+    chosen = merge(recipes.parse_set(common.set or [], stage.section), {stage.section: flags})
+    job = jobs.job(stage, places, chosen, algo=algo or "", recipe=recipe, out=common.out)
+    options = replace(running.options(threads or (cores() if stage.simulates else 1)), env=named, sha256=sums)
+    result = job.make(common.seed, options)
+    if result.header is None:
+        report(result, {}, [])
+        return
+    members, lines = stage.tell(result.header)
+    if video and job.start:
+        told = films.record(job.start, video, job.config, common.seed, filmed or 1)
+        members, lines = members | {"video": str(video)}, [*lines, told]
+    report(result, members, lines, next_step(stage, job.algo, job.out, named=bool(algo)))
 
 
 def next_step(stage: Stage, algo: str, out: Path, *, named: bool) -> str:

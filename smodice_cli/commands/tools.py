@@ -1,10 +1,11 @@
-"""Tools beside the pipeline: train an expert, list the settings and the environments."""
+"""Tools beside the pipeline: train an expert, list the recipes, the settings and the environments."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from smodice_cli import completion, recipes
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.cli import MAX_SEED, TOOLS, command
 from smodice_cli.config import describe
@@ -16,12 +17,15 @@ from smodice_cli.stages import has, sections
 @command(
     TOOLS,
     "train-expert",
-    "smodice train-expert hopper --out experts/hopper.safetensors --steps 1000000",
+    "smodice train-expert hopper --steps 1000000  # hours; needs pip install 'smodice\\[experts]'",
     "smodice build-dataset --env hopper --offline sim:hopper-random#100000 "
-    "--expert sim:hopper@experts/hopper.safetensors#traj=0",
+    "--expert sim:hopper@experts/hopper.safetensors#traj=0  # with the expert that it made",
 )
 def train_expert(
-    env: Annotated[str, typer.Argument(help="Environment: as `smodice envs` lists, or gym:ID.")],
+    env: Annotated[
+        str,
+        typer.Argument(help="Environment: as `smodice envs` lists, or gym:ID.", autocompletion=completion.environments),
+    ],
     out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,
@@ -72,8 +76,39 @@ def train_expert(
     console.result({"path": str(out), "evaluation": figures}, [f"{line} over {evaluation.episodes} episodes"])
 
 
+@command(TOOLS, "recipes", "smodice recipes", "smodice recipes hopper", quiet=False)
+def list_recipes(
+    name: Annotated[
+        str, typer.Argument(help="Print this recipe, to begin one of your own.", autocompletion=completion.recipe)
+    ] = "",
+) -> None:
+    """List the recipes that come with the tool: `smodice run NAME` runs one.
+
+    `smodice recipes NAME > mine.toml` begins one of your own.
+    """
+    if name:
+        path = recipes.locate(name)
+        text = path.read_text()
+        console.result({"name": path.stem, "path": str(path), "recipe": text}, [escape(text.rstrip("\n"))])
+        return
+    found = recipes.shipped()
+    minutes = ["" if recipe.minutes is None else f"{recipe.minutes:g}" for recipe in found]
+    rows = [[one.name, one.task, one.paper, time] for one, time in zip(found, minutes, strict=True)]
+    console.table("", ["recipe", "task", "paper", "minutes"], rows, text=("task", "paper"))
+    console.say(["minutes: one seed, data included, on two cores", "smodice run NAME runs one"])
+    facts = ("name", "task", "paper", "minutes", "path")
+    console.result({one.name: {fact: getattr(one, fact) for fact in facts} for one in found})
+
+
 @command(TOOLS, "settings", "smodice settings", "smodice settings value --json", quiet=False)
-def settings(section: Annotated[str, typer.Argument(help=f"{' | '.join(sections())}; default: all.")] = "") -> None:
+def settings(
+    section: Annotated[
+        str,
+        typer.Argument(
+            help=f"{' | '.join(sections())}; default: all.", autocompletion=completion.one_of(lambda: sections())
+        ),
+    ] = "",
+) -> None:
     """List every setting with its default and meaning, as used by recipes and --set."""
     if section and section not in sections():
         raise UsageError(f"unknown section '{section}'", nearest(section, list(sections())))
@@ -81,7 +116,7 @@ def settings(section: Annotated[str, typer.Argument(help=f"{' | '.join(sections(
     for name in [section] if section else sections():
         classes = {algo: sections()[name].config_of(algo) for algo in ALGORITHMS if has(algo, name)}
         rows += describe(classes, name)
-    console.table("", ["setting", "default", "meaning"], rows)
+    console.table("", ["setting", "default", "meaning"], rows, text=("default", "meaning"))
     console.result({key: {"default": default, "meaning": meaning} for key, default, meaning in rows})
 
 

@@ -5,10 +5,11 @@ Listing the names loads neither gymnasium nor mujoco. Nothing here knows about l
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 GYM = "gym:"
 DATA = "data"
+NOISE_MARGIN = 1.05  # a spread this many times that of the noise is no more than noise
 UNLIMITED = 1 << 40  # steps of an episode where nothing says how many there can be
 POLICIES = Path(__file__).parent / "policies"  # the experts shipped with the package
 
@@ -43,10 +45,20 @@ class Environment:
     random_score: float = 0.0  # the return that counts as 0
     expert_score: float = 100.0  # the return that counts as 100
     plot_dims: tuple[int, int] | None = None  # state coordinates worth drawing
+    state_names: tuple[str, ...] = ()  # of the state's dimensions, for tables and pictures
     success: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them solve the task
-    demonstrator: Callable[[int, int], Transitions] | None = None  # (seed, number) -> one episode of a controller
+    demonstrator: Callable[..., Transitions] | None = None  # (seed, number) -> one episode of a controller
+    kinds: Mapping[str, Callable[..., Transitions]] = field(default_factory=dict)  # further controllers: sim:NAME-KIND
+    steered: Path | None = None  # the policy that its controllers steer; they take its `act` after seed and number
+    possible: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them can occur
+    goes_on: bool = False  # recordings go on where the task is solved: terminals mark states, timeouts end an episode
     action_range: tuple[Any, Any] = (-1.0, 1.0)  # least and largest action, of all dimensions or of each
+    action_names: tuple[str, ...] = ()
     observation_parts: tuple[str, ...] = ("observation",)  # of a recorded dictionary observation, joined in this order
+    recorded_widths: tuple[int, ...] = ()  # of states in recordings, other than obs_dim, that `recorded` reads
+    recorded: Callable[[Transitions], tuple[Transitions, str]] | None = None  # its rows as ours, and a remark
+    noise: tuple[float, ...] = ()  # half-widths of the uniform noise on each observed dimension, where there is any
+    extra: tuple[str, str] = ("", "")  # a package that its simulator needs, and our extra that brings it
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def normalized(self, score: float) -> float:
@@ -71,6 +83,27 @@ class Environment:
         low, high = self.action_range
         return f"[{low:g}, {high:g}]" if np.ndim(low) == 0 else f"the range of {self.name}'s"
 
+    def check_places(self, source: str, states: np.ndarray, first: int = 0) -> None:
+        """Refuse states that this environment cannot be in; the first is row number `first` of the source."""
+        if self.possible is None or (found := self.possible(states)).all():
+            return
+        row = int((~found).argmax())
+        place = ", ".join(f"{number:.2f}" for number in states[row, :2])
+        raise InputError(
+            f"{source}: {int((~found).sum())} of {len(states)} states cannot be {self.name}'s, first number "
+            f"{first + row}, which begins with ({place})",
+            "are they of another maze, or in another frame?",
+        )
+
+    def as_recorded(self, width: int) -> int:
+        """The width of our states that recorded ones of this width become; the same where they stay as they are."""
+        return self.obs_dim if width in self.recorded_widths else width
+
+    def deviations(self, std: np.ndarray) -> np.ndarray:
+        """What states are divided by: 1 where nothing but the noise of the observation moves, as for constant ones."""
+        alone = np.pad(self.noise, (0, len(std) - len(self.noise))) / math.sqrt(3)  # a uniform noise's deviation
+        return np.where(std < NOISE_MARGIN * alone, np.float32(1.0), std)
+
     def check_widths(self, source: str, **widths: int) -> None:
         """Refuse data whose states or actions have other dimensions than this environment's."""
         for what, width in widths.items():
@@ -80,10 +113,17 @@ class Environment:
 
     def as_json(self) -> dict[str, Any]:
         """The declaration as `smodice envs --json` shows it, functions and classes by their place."""
-        return {
-            name: f"{value.__module__}:{value.__qualname__}" if callable(value) else value
-            for name, value in vars(self).items()
-        }
+        return {name: _as_text(value) for name, value in vars(self).items()}
+
+
+def _as_text(value: Any) -> Any:
+    """Functions and classes by their place, tables of them and files by their names."""
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Mapping) and any(map(callable, value.values())):
+        return list(value)
+    named = getattr(value, "func", value)  # of a function some of whose arguments are given
+    return f"{named.__module__}:{named.__qualname__}" if callable(value) else value
 
 
 ENVIRONMENTS: Registry[Environment] = Registry(
@@ -96,6 +136,14 @@ ENVIRONMENTS: Registry[Environment] = Registry(
         "ant": "smodice_cli.envs.locomotion:ANT",
         "halfcheetah-short": "smodice_cli.envs.locomotion:HALFCHEETAH_SHORT",
         "ant-disabled": "smodice_cli.envs.locomotion:ANT_DISABLED",
+        "ant-heading": "smodice_cli.envs.antmaze:ANT_HEADING",
+        "antmaze-umaze": "smodice_cli.envs.antmaze:ANTMAZE",
+        "antmaze-umaze-random-goal": "smodice_cli.envs.antmaze:ANTMAZE_RANDOM_GOAL",
+        "pointmass-umaze": "smodice_cli.envs.pointumaze:POINTMASS_UMAZE",
+        "kitchen-mixed": "smodice_cli.envs.kitchen:MIXED",
+        "kitchen-complete": "smodice_cli.envs.kitchen:COMPLETE",
+        "kitchen-kettle": "smodice_cli.envs.kitchen:KETTLE",
+        "kitchen-microwave": "smodice_cli.envs.kitchen:MICROWAVE",
     },
 )
 
@@ -129,9 +177,13 @@ def can_simulate(name: str) -> bool:
 
 
 def check_simulator(name: str) -> None:
-    """Refuse an environment of which only recordings are known."""
-    if not find(name).entry_point:
+    """Refuse an environment of which only recordings are known, or whose simulator is not installed."""
+    found = find(name)
+    if not found.entry_point:
         raise ConfigError(f"there is no simulator of {name}: its data are recordings alone")
+    package, extra = found.extra
+    if package and importlib.util.find_spec(package) is None:
+        raise ConfigError(f"simulating {name} needs the {package} package", f"pip install 'smodice[{extra}]'")
 
 
 def make(name: str, **kwargs: Any) -> gymnasium.Env:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 
 _ASSETS = Path(gymnasium_mujoco.__file__).parent / "assets"
+
+Edit = Callable[[ElementTree.Element], None]  # of a model, from its root on
 
 TORSO_SCALE = 0.5  # HalfCheetah-Short
 LEG_SCALE = 0.75  # Ant-Disabled
@@ -124,7 +126,7 @@ class HalfCheetahShort(HalfCheetah):
 
     def __init__(self, **kwargs: Any) -> None:
         parts = ("geom[@name='torso']", "body[@name='bthigh']", "body[@name='fthigh']")
-        with _scaled_model("half_cheetah.xml", TORSO_SCALE, parts) as path:
+        with edited_model("half_cheetah.xml", _scaled(TORSO_SCALE, parts)) as path:
             super().__init__(**{"xml_file": path, **kwargs})
 
 
@@ -134,22 +136,31 @@ class AntDisabled(Ant):
     def __init__(self, **kwargs: Any) -> None:
         legs = [f"body[@name='front_{side}_leg']" for side in ("left", "right")]
         parts = [leg + inside for leg in legs for inside in ("", "//body", "//geom")]
-        with _scaled_model("ant.xml", LEG_SCALE, parts) as path:
+        with edited_model("ant.xml", _scaled(LEG_SCALE, parts)) as path:
             super().__init__(**{"xml_file": path, **kwargs})
 
 
+def _scaled(factor: float, parts: Iterable[str]) -> Edit:
+    """An edit that scales these parts of a model."""
+
+    def edit(root: ElementTree.Element) -> None:
+        for part in parts:
+            found = root.findall(f".//{part}")
+            if not found:
+                raise RuntimeError(f"gymnasium's model has no {part}")
+            for element in found:
+                attribute = "fromto" if element.tag == "geom" else "pos"
+                numbers = (float(number) * factor for number in element.attrib[attribute].split())
+                element.set(attribute, " ".join(f"{number:.10g}" for number in numbers))
+
+    return edit
+
+
 @contextmanager
-def _scaled_model(asset: str, factor: float, parts: Iterable[str]) -> Iterator[str]:
-    """The path of a copy of gymnasium's own model with these parts scaled: constructors read models only from files."""
+def edited_model(asset: str, edit: Edit) -> Iterator[str]:
+    """The path of an edited copy of gymnasium's own model: constructors read models only from files."""
     tree = ElementTree.parse(_ASSETS / asset)
-    for part in parts:
-        found = tree.findall(f".//{part}")
-        if not found:
-            raise RuntimeError(f"gymnasium's model has no {part}")
-        for element in found:
-            attribute = "fromto" if element.tag == "geom" else "pos"
-            numbers = (float(number) * factor for number in element.attrib[attribute].split())
-            element.set(attribute, " ".join(f"{number:.10g}" for number in numbers))
+    edit(tree.getroot())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / asset
         tree.write(path)

@@ -171,6 +171,8 @@ POINTMASS = Environment(
     horizon=HORIZON,
     expert_score=1.0,
     plot_dims=(0, 1),
+    state_names=("x", "y", "x speed", "y speed"),
+    action_names=("x", "y"),
     success=success,
     demonstrator=demonstrate,
 )

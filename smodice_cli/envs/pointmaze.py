@@ -111,9 +111,13 @@ class WaypointController:
     THRESHOLD = 0.1
     WAYPOINT_NOISE = 0.2
 
-    def __init__(self, map_lines: Sequence[str], rng: np.random.Generator) -> None:
+    def __init__(
+        self, map_lines: Sequence[str], rng: np.random.Generator, end: NDArray[np.floating] | None = None
+    ) -> None:
+        """`end` is where in the last cell to go, its middle by default."""
         self.map_lines = map_lines
         self.rng = rng
+        self.end = end
         self.solved = False
         self._target: Cell | None = None
         self._waypoints: deque[NDArray[np.float64]] = deque()
@@ -132,6 +136,8 @@ class WaypointController:
     def _plan(self, start: Cell, target: Cell) -> None:
         path = np.array(shortest_path(self.map_lines, start, target), dtype=np.float64)
         path[:-1] -= self.rng.uniform(0.0, self.WAYPOINT_NOISE, size=(len(path) - 1, 2))
+        if self.end is not None:
+            path[-1] = self.end
         self._target, self._waypoints = target, deque(path)
 
 

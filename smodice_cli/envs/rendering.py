@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import mujoco
 
 FRAME_SIZE = 480  # pixels
-TRACKING = "track"  # how gymnasium's models name the camera that follows the body
+CAMERAS = ("top", "track")  # the first that a model has: ours from above, or gymnasium's, which follows the body
 
 
 def import_mujoco() -> Any:
@@ -63,10 +63,11 @@ def camera(env: Any) -> Iterator[Callable[[], np.ndarray]]:
             yield env.render  # it draws itself
             return
         names = [inner.model.camera(index).name for index in range(inner.model.ncam)]
+        chosen = next((name for name in CAMERAS if name in names), -1)
         with closing(new_renderer(inner.model)) as renderer:
 
             def picture() -> np.ndarray:
-                renderer.update_scene(inner.data, camera=TRACKING if TRACKING in names else -1)
+                renderer.update_scene(inner.data, camera=chosen)
                 return renderer.render()
 
             yield picture
@@ -78,6 +79,9 @@ def put(env: Any, observation: np.ndarray) -> None:
     A walking body leaves out the first coordinates, how far it has come; they are 0.
     """
     inner = env.unwrapped
+    if hasattr(inner, "put"):  # it knows better
+        inner.put(observation)
+        return
     model = inner.model if hasattr(inner, "model") else inner.maze.model if hasattr(inner, "maze") else None
     if model is None or model.nq + model.nv < len(observation):
         raise ConfigError(f"{type(inner).__name__}'s observations do not say which state to draw")

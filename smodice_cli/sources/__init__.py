@@ -22,7 +22,7 @@ from pathlib import Path
 from smodice_cli.artifacts import Link, hash_of, load, read_header
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, UsageError, nearest
-from smodice_cli.files import file_digest, matching, members, sha256
+from smodice_cli.files import file_digest, matching, members, nearby, sha256
 from smodice_cli.registry import Registry
 from smodice_cli.sources.layouts import outside
 from smodice_cli.sources.source import ROW_SELECTIONS, STATE_SELECTIONS, Source
@@ -49,11 +49,14 @@ def parse(text: str) -> Source:
     if not colon:
         scheme, name = "d4rl", body
         if name not in d4rl_tables.urls():
-            close = nearest(body, sorted(d4rl_tables.urls())) if body else ""
+            close = nearby(Path(body), "file:") or nearest(body, sorted(d4rl_tables.urls())) if body else ""
             hint = close if close.startswith("did") else EXAMPLES
-            raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION], a path or an id of D4RL's", hint)
+            raise UsageError(
+                f"source '{text}': no such file; expected SCHEME:NAME[#SELECTION], a path or an id of D4RL's", hint
+            )
     if scheme not in SCHEMES:
-        raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION] or a path", nearest(scheme, list(SCHEMES)))
+        hint = nearest(scheme, list(SCHEMES), after=f":{name}{hash_sign}{selection}")
+        raise UsageError(f"source '{text}': expected SCHEME:NAME[#SELECTION] or a path", hint)
     if not name:
         raise UsageError(f"source '{text}' names nothing after '{scheme}:'")
     kind = SCHEMES[scheme]

@@ -88,19 +88,21 @@ def _draw(stream: Iterator[Transitions], source: Source, env: str, rng: np.rando
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
-def check(found: ExpertStates, source: Source, env: Environment, *, some_dims: bool) -> None:
-    """Refuse an expert that cannot be imitated; with `some_dims` its states may have another width."""
+def check(found: ExpertStates, source: Source, env: Environment, *, dims: str) -> None:
+    """Refuse an expert that cannot be imitated; where `dims` are shared, its states may have another width."""
     who, width = f"expert source '{source.text}'", found.states.shape[1]
     if not len(found.states):
         raise InputError(f"{who} holds no states")
     if not np.isfinite(found.states).all():
         raise InputError(f"{who} holds NaN or infinite states")
     source.check_states(found.states, who)
-    if width != env.obs_dim and not some_dims:
+    if width != env.obs_dim and not dims:
         raise InputError(
             f"{who} has {width} dimensions, the offline states {env.obs_dim}",
             "name the dimensions they share, e.g. --expert-dims 0:2",
         )
+    if {0, 1} <= set(parse_dims(dims, min(env.obs_dim, width))):
+        env.check_places(who, found.states)
     if found.actions is not None:
         env.check_widths(source.text, actions=found.actions.shape[1])
         if not found.actions.size or not np.isfinite(found.actions).all():

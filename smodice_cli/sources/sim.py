@@ -4,6 +4,8 @@ of processes gives the same bytes."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from smodice_cli.parallel import ordered_map
 from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Source
 
 BATCH = 8  # episodes a worker makes at a time
-RANDOM, DEMONSTRATOR = BUILT_IN = ("random", "demonstrator")  # who acts without a policy file
+RANDOM = "random"  # the kind of data that uniform actions give
 
 
 class Simulation(Source):
@@ -27,12 +29,12 @@ class Simulation(Source):
 
     @property
     def origin(self) -> str:
-        scripted = behaviour(self.name)[1] == DEMONSTRATOR  # it may do one thing after the other
+        scripted = behaviour(self.name).controller  # it may do one thing after the other
         return self.text if scripted else super().origin
 
     @property
     def body(self) -> str:
-        return behaviour(self.name)[0]
+        return behaviour(self.name).env
 
     def check(self, example: str) -> None:
         if not self.selection:
@@ -42,8 +44,7 @@ class Simulation(Source):
         check_actor(self.name)
 
     def file(self, *, fetch: bool = True) -> Path | None:
-        who = behaviour(self.name)[1]
-        return None if who in BUILT_IN else Path(who)
+        return behaviour(self.name).policy
 
     def describe(self, choice: Choice = EVERYTHING, *, fetch: bool = True) -> Contents | None:
         env = envs.find(self.body)
@@ -67,62 +68,72 @@ class Simulation(Source):
         return ordered_map(partial(_batch, self.name, seed), tasks, min(workers, -(-(last - first) // BATCH)))
 
 
-def behaviour(name: str) -> tuple[str, str]:
-    """Split `hopper-random`, `hopper-expert`, `hopper-medium`, `pointmass-4direction` or `hopper@policy.safetensors`.
+@dataclass(frozen=True)
+class Actor:
+    """Who acts, and where: a controller of the environment's own, a policy, or neither, which is uniform actions."""
 
-    Returns the environment and who acts in it: `demonstrator`, `random` or the path of a policy file.
-    """
+    env: str
+    controller: Callable[..., Transitions] | None = None
+    policy: Path | None = None  # the file of the policy that acts, or that the controller steers
+
+
+def behaviour(name: str) -> Actor:
+    """Who acts under a name: `hopper-random`, `hopper-expert`, `pointmass-4direction`, `antmaze-umaze-reversed`,
+    `hopper@policy.safetensors`."""
     env, at, path = name.partition("@")
     if at:
         envs.find(env)
         if not Path(path).is_file():
             raise InputError(f"policy {path} does not exist")
-        return env, path
+        return Actor(env, policy=Path(path))
     if name in ENVIRONMENTS and ENVIRONMENTS[name].demonstrator:
-        return name, DEMONSTRATOR
+        return Actor(name, ENVIRONMENTS[name].demonstrator, ENVIRONMENTS[name].steered)
     env, _, kind = name.rpartition("-")
     if envs.can_simulate(env) and kind == RANDOM:
         envs.find(env)
-        return env, RANDOM
-    if env in ENVIRONMENTS and kind in ("expert", "medium"):
-        shipped = envs.POLICIES / f"{env if kind == 'expert' else name}.safetensors"
+        return Actor(env)
+    if env in ENVIRONMENTS and kind in ENVIRONMENTS[env].kinds:
+        return Actor(env, ENVIRONMENTS[env].kinds[kind], ENVIRONMENTS[env].steered)
+    shipped = envs.POLICIES / f"{env if kind == 'expert' else name}.safetensors"
+    if env in ENVIRONMENTS and name not in ENVIRONMENTS and (shipped.is_file() or kind in ("expert", "medium")):
         if not shipped.is_file():
             raise InputError(
                 f"there is no {kind} policy for {env}",
                 f"train one: smodice train-expert {env}, then use sim:{env}@FILE",
             )
-        return env, str(shipped)
+        return Actor(env, policy=shipped)
     if name.startswith(envs.GYM):
         raise UsageError(f"who acts in {name}?", f"sim:{name}-random, or sim:{name}@FILE for a policy")
     stems = sorted(path.stem for path in envs.POLICIES.glob("*.safetensors"))
-    known = [f"{env}-{RANDOM}" for env in ENVIRONMENTS]
+    known = [f"{env}-{kind}" for env, found in ENVIRONMENTS.items() for kind in (RANDOM, *found.kinds)]
     known += [f"{stem}-expert" if stem in ENVIRONMENTS else stem for stem in stems]
     raise UsageError(f"nothing to simulate under the name '{name}'", nearest(name, [*known, *ENVIRONMENTS]))
 
 
 def check_actor(name: str) -> None:
     """Refuse a name that cannot be simulated, a policy for another body included."""
-    env, who = behaviour(name)
-    if who in BUILT_IN:
+    actor = behaviour(name)
+    envs.check_simulator(actor.env)
+    if actor.controller or not actor.policy:
         return
-    found = envs.find(env)
-    policy, absorbing, body = _policy(who)
+    env, found = actor.env, envs.find(actor.env)
+    policy, absorbing, body = _policy(actor.policy)
     if body not in ("", env):
-        raise InputError(f"policy {who} was trained for {body}, not for {env}")
+        raise InputError(f"policy {actor.policy} was trained for {body}, not for {env}")
     shape = (policy.obs_dim - absorbing, policy.act_dim)
     if shape != (found.obs_dim, found.act_dim):
         raise InputError(
-            f"policy {who} takes {shape[0]} observations and gives {shape[1]} actions, "
+            f"policy {actor.policy} takes {shape[0]} observations and gives {shape[1]} actions, "
             f"but {env} has {found.obs_dim} and {found.act_dim}"
         )
 
 
 @cache
-def _policy(path: str) -> tuple[NumpyPolicy, bool, str]:
+def _policy(path: Path) -> tuple[NumpyPolicy, bool, str]:
     """A policy, whether it expects the absorbing indicator, and its environment where the file says so."""
     policy = NumpyPolicy.load(path)
     try:
-        metrics = artifacts.read_header(Path(path)).metrics
+        metrics = artifacts.read_header(path).metrics
     except InputError:  # a policy from elsewhere: the tensors alone
         return policy, False, ""
     return policy, bool(metrics.get("absorbing", False)), str(metrics.get("env", ""))
@@ -133,13 +144,11 @@ def _batch(name: str, seed: int, numbers: range) -> Transitions:
 
 
 def _episode(name: str, seed: int, number: int) -> Transitions:
-    env, who = behaviour(name)
-    if who == DEMONSTRATOR:
-        demonstrate = envs.find(env).demonstrator
-        assert demonstrate is not None
-        return demonstrate(seed, number)
-    policy, absorbing, _ = (None, False, "") if who == RANDOM else _policy(who)
+    actor = behaviour(name)
+    policy, absorbing, _ = _policy(actor.policy) if actor.policy else (None, False, "")
+    if actor.controller:
+        return actor.controller(seed, number, *([policy.act] if policy else []))
     rng, reset_seed = rollout.seeded(seed, number)
-    first, steps = rollout.begin(rollout.environment(env), policy, rng, reset_seed, absorbing=absorbing)
+    first, steps = rollout.begin(rollout.environment(actor.env), policy, rng, reset_seed, absorbing=absorbing)
     actions, observations, rewards, terminated, *_ = zip(*steps, strict=True)
     return Transitions.episode([first, *observations], actions, rewards, terminated=terminated[-1])

@@ -31,6 +31,7 @@ class Choice:
     episode: str = ""  # the column of a table that numbers the episodes
     keys: tuple[tuple[str, str], ...] = ()  # our names of columns, and the file's
     subset: str = ""  # a named part of the episodes: a filter key, a split
+    goes_on: bool = False  # episodes go on after terminal rows, to the next time limit
 
 
 EVERYTHING = Choice()

@@ -28,6 +28,8 @@ else:
         Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts", ".layouts.outside", ".source")
     )
 
+MOSTLY = 0.5  # share of the expert's states outside the offline range that is worth a warning
+
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
@@ -93,15 +95,15 @@ class BuildDataset(Stage):
     name, kind, file, section, flag = "build-dataset", "dataset", "dataset.h5", "dataset", "data"
     Config = Config
     per_run = simulates = True
-    instead_of_steps = "sizes are part of a source, e.g. sim:NAME#50000"
     help = "Collect offline transitions and expert states into [bold]dataset.h5[/]."
     examples = (
         "smodice build-dataset --env pointmass-4direction --offline sim:pointmass-4direction#50000 "
         "--expert sim:pointmass-4direction#success=300 --out runs/pm/dataset.h5",
         "smodice build-dataset --env hopper --offline hopper-expert-v2#200 --offline hopper-random-v2 "
-        "--expert hopper-expert-v2#traj=0",
-        "smodice build-dataset --env data --offline arm.hdf5 --expert demo.hdf5#traj=0 --obs-keys joints,gripper",
-        "smodice build-dataset --config pipelines/observations/hopper.toml --source d4rl --dry-run",
+        "--expert hopper-expert-v2#traj=0  # downloads D4RL's files",
+        "smodice build-dataset --env data --offline arm.hdf5 --expert demo.hdf5#traj=0 --obs-keys joints,gripper"
+        "  # with recordings of yours",
+        "smodice build-dataset --config hopper --source d4rl --dry-run",
     )
 
     def place(self, start: Path | None, config: Any, folder: Path) -> Path:
@@ -132,7 +134,8 @@ class BuildDataset(Stage):
         links = sources.linked_files([*offline, *experts], context.out.parent, fetch=fetch, pins=pins)
         for source in offline:  # recordings of another environment, before anything is simulated
             if held := source.describe(reading.choice_of(config, env), fetch=False):
-                env.check_widths(source.text, observations=held.observations, actions=held.actions)
+                observations = env.as_recorded(held.observations)
+                env.check_widths(source.text, observations=observations, actions=held.actions)
         _refuse_inside(context.out, [*offline, *experts])
         return replace(context, config=config, links=links)
 
@@ -148,7 +151,9 @@ class BuildDataset(Stage):
             raise InputError("the offline sources hold no transitions")
         with files.writing(context.out):
             arrays = spool.arrays() | found
+        arrays["std"] = env.deviations(arrays["std"])
         low, high = env.action_bounds() or range_of_actions(arrays, config.absorbing)
+        names = _names(described, "names")  # of a recording with more columns than our state they are no use
         metrics = {
             "rows": spool.rows,
             "episodes": len(arrays["episode_source"]),
@@ -157,9 +162,10 @@ class BuildDataset(Stage):
             "expert_return": expert.expert_return(described, demonstrated),
             "sources": sources.labels(offline),
             "offline": described,
-            "state_names": _names(described, "names"),
-            "action_names": _names(described, "action_names"),
+            "state_names": names if len(names) == env.obs_dim else list(env.state_names),
+            "action_names": _names(described, "action_names") or list(env.action_names),
         }
+        _warn_of_range(notes, arrays, dims)
         arrays["files"] = _places(offline, config, env)
         return [Output(arrays | {"action_low": low, "action_high": high}, metrics, notes)]
 
@@ -196,9 +202,11 @@ def _read_expert(
         threads, actions = context.options.threads, config.expert_actions
         choice = reading.choice_of(config, env, expert=True)
         found = expert.expert_states(source, config.env, seed, threads, actions=actions, choice=choice)
-        expert.check(found, source, env, some_dims=bool(config.expert_dims))
+        expert.check(found, source, env, dims=config.expert_dims)
         if found.actions is not None and (outside := env.count_outside(found.actions)):
             _warn_of_clipping(notes, source, env, f"{outside} expert")
+        if len(found.lengths) and env.success and not config.expert_dims and not env.success(found.states).any():
+            _warn(notes, f"expert source '{source.text}' never passes {env.name}'s own success test")
         parts.append(found)
         if any(found.returns) and not config.expert_dims and source.body in ("", config.env):
             demonstrated.append(source.summary(len(found.states), found.returns))
@@ -227,6 +235,7 @@ def _read_offline(
                 raise InputError(f"{source.text}: its actions have no dimensions")
             check(block, source.text, rows)
             source.check_states(block.observations, source.text, rows)
+            env.check_places(source.text, block.observations, rows)
             clipped += env.count_outside(block.actions)
             with files.writing(context.out):
                 spool.append(replace(block, actions=np.clip(block.actions, *env.action_range)), index)
@@ -268,6 +277,20 @@ def _warn_of_parts(notes: list[str], source: Source, held: Contents) -> None:
 
 def _warn_of_clipping(notes: list[str], source: Source, env: Environment, which: str) -> None:
     _warn(notes, f"{source.text}: {which} actions lay outside {env.range_in_words} and were clipped to it")
+
+
+def _warn_of_range(notes: list[str], arrays: dict[str, np.ndarray], dims: list[int]) -> None:
+    """Say so where the expert is mostly outside the range of the offline states: in other units, or another frame."""
+    states, offline = arrays["expert/observations"], arrays["observations"]
+    low, high = offline.min(axis=0)[dims], offline.max(axis=0)[dims]
+    outside = ((states < low) | (states > high)).mean(axis=0)
+    for dim, share, least, most in zip(dims, outside, low, high, strict=True):
+        if share > MOSTLY:
+            _warn(
+                notes,
+                f"{100 * share:.0f} % of the expert's states lie outside the offline data in dimension {dim} "
+                f"({least:.3g} to {most:.3g}): are they in other units, or in another frame?",
+            )
 
 
 def _warn(notes: list[str], text: str) -> None:

@@ -20,12 +20,13 @@ from smodice_cli.config import setting
 from smodice_cli.console import console
 from smodice_cli.engine import Context, Options, Output, Stage, beside
 from smodice_cli.envs import Environment
-from smodice_cli.errors import InputError
+from smodice_cli.errors import ConfigError, InputError
 from smodice_cli.lazy import np
 from smodice_cli.parallel import ordered_map
 from smodice_cli.stages import offline_score
 
 BOOTSTRAP = 2000  # resamples for the interval of the mean
+COMPLETED = "completed"  # where an environment of several tasks tells whether each has been done
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Config(BaseConfig):
     stochastic: bool = setting(
         False, "sample actions instead of taking tanh(mean)", flag="--stochastic/--deterministic"
     )
+    env: str = setting("", "another environment with the same states and actions to score in; its own by default")
     curve_episodes: int = setting(10, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 
 
@@ -45,15 +47,15 @@ class Evaluate(Stage):
     name, kind, file, section = "eval", "eval", "eval.json", "eval"
     Config = Config
     simulates = films = True
-    instead_of_steps = "use --episodes"
     help = (
         "Score the policy in the simulator, or without one on recordings; writes [bold]eval.json[/] "
         "(x.eval.json for x.safetensors)."
     )
     examples = (
-        "smodice eval --policy runs/pm/policy.safetensors --episodes 100 --json",
-        "smodice eval --policy runs/pm/policy.safetensors --stochastic --out runs/pm/eval-sampled.json",
-        "smodice eval --policy runs/pm/policy.safetensors --video runs/pm/episode.gif",
+        "smodice eval --policy runs/pm/seed0/policy.safetensors --episodes 100 --json",
+        "smodice eval --policy runs/pm/seed0/policy.safetensors --stochastic --out runs/sampled.json",
+        "smodice eval --policy runs/pm/seed0/policy.safetensors --video episodes.gif --video-episodes 3",
+        "smodice eval --policy runs/am/policy.safetensors --set env=antmaze-umaze-random-goal  # of AntMaze",
     )
 
     def starts_from(self, algo: str) -> str:
@@ -94,7 +96,7 @@ class Evaluate(Stage):
         if "dataset" in context.inputs:  # recordings, and no simulator
             payload = offline_score.score(dict(context.inputs), context.seed)
             return [Output(payload, payload["score"])]
-        env = envs.find(policy.header.metrics["env"])
+        env = scored_in(policy.header.metrics["env"], config)
         actors: list[tuple[Artifact, int | None, int]] = [(policy, None, config.episodes)]  # with their episodes
         steps: list[int] = []
         if snapshots := context.inputs.get("snapshots"):
@@ -118,6 +120,15 @@ class Evaluate(Stage):
         return {"score": header.metrics}, [(offline_score.line if offline else score_line)(header.metrics)]
 
 
+def scored_in(own: str, config: Config) -> Environment:
+    """The environment that a policy is scored in: its `own`, or the one that the settings name."""
+    env, trained = envs.find(config.env or own), envs.find(own)
+    if (env.obs_dim, env.act_dim) != (trained.obs_dim, trained.act_dim):
+        raise ConfigError(f"eval.env: the policy is for {own}, and {env.name} has other states or actions")
+    envs.check_simulator(env.name)
+    return env
+
+
 def _episode(
     name: str, absorbing: bool, stochastic: bool, seed: int, task: tuple[Path, str, int | None, int]
 ) -> dict[str, Any]:
@@ -127,10 +138,20 @@ def _episode(
     sampling = rng if stochastic else None
     _, steps = rollout.begin(rollout.environment(name), _policy(*which), sampling, reset_seed, absorbing=absorbing)
     total, length = 0.0, 0
+    completed: dict[str, int] = {}  # tasks, and in which step
     for step in steps:
         total += float(step.reward)
         length += 1
-    outcome = {"return": total, "length": length, "ended": "terminated" if step.terminated else "time limit"}
+        for goal, done in step.info.get(COMPLETED, {}).items():
+            if done:
+                completed.setdefault(goal, length)
+    outcome: dict[str, Any] = {
+        "return": total,
+        "length": length,
+        "ended": "terminated" if step.terminated else "time limit",
+    }
+    if COMPLETED in step.info:
+        outcome[COMPLETED] = {goal: completed.get(goal) for goal in step.info[COMPLETED]}
     return outcome | ({"success": bool(step.info["success"])} if "success" in step.info else {})
 
 
@@ -158,6 +179,9 @@ def summary(episodes: list[dict[str, Any]], env: Environment, expert_return: flo
     if expert_return and expert_return > env.random_score:
         # The paper's scale with the dataset's own expert at 100, where D4RL's is another.
         score["normalized_expert"] = 100.0 * (mean - env.random_score) / (expert_return - env.random_score)
+    if COMPLETED in episodes[0]:  # the share of the episodes that complete each task
+        done = [episode[COMPLETED] for episode in episodes]
+        score[COMPLETED] = {task: float(np.mean([one[task] is not None for one in done])) for task in done[0]}
     return {"env": env.name, "score": score, "per_episode": episodes}
 
 

@@ -70,7 +70,7 @@ class SelectF(Stage):
         from smodice_cli.views import selection
 
         config = context.config
-        judge = Judge(Dataset.of(context.inputs["dataset"]), config, *prepare(context.seed, context.options))
+        judge = Judge(Dataset.of(context.inputs["dataset"]), config, *prepare(context))
         found: dict[str, dict[str, Any]] = {}
         for f in config.candidates:
             found[f] = candidate(f, context, judge)
@@ -111,7 +111,7 @@ def compare(disc: Path, value: dual.Config, policy: Any, seed: int, options: Opt
     config = Config(**{"candidates": candidates(), "value": kept, **shape, **given})
     out = place(disc)
     picture = out.with_suffix(".png")
-    output.check(picture, ".png", options.force)
+    output.check(picture, (".png",), options.force)
     result = make(STAGES["select-f"], disc, out, config, seed, options)
     if result.header and (result.status == "done" or not picture.exists()):
         selection.draw(out, artifacts.read_payload(out))

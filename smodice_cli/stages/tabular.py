@@ -62,7 +62,7 @@ class Tabular(Stage):
         if picture == context.out:
             hint = "name an HDF5 file, e.g. runs/tabular/x.h5"
             raise UsageError(f"--out {context.out}: that is where the picture goes", hint)
-        output.check(picture, ".png", context.options.force, view.SOFTWARE)
+        output.check(picture, (".png",), context.options.force, view.SOFTWARE)
         if start is None:
             return context
         from smodice_cli.stages import finite

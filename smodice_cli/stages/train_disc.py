@@ -24,9 +24,9 @@ class TrainDisc(Stage):
     curves = (("auc", "discriminator: held-out AUC"), ("loss", "discriminator: loss"))
     help = "Train the state discriminator, whose logit is R(s) = log d^E/d^O (with --algo, another algorithm's)."
     examples = (
-        "smodice train-disc --data runs/pm/dataset.h5 --out runs/pm/disc.safetensors",
-        "smodice train-disc --data runs/pm/dataset.h5 --set gradient_penalty=0 --seed 1",
-        "smodice train-disc --data runs/pm/dataset.h5 --algo sail --out runs/pm/sail/disc.safetensors",
+        "smodice train-disc --data runs/pm/dataset.h5",
+        "smodice train-disc --data runs/pm/dataset.h5 --set gradient_penalty=0 --out runs/plain/disc.safetensors",
+        "smodice train-disc --data runs/pm/dataset.h5 --algo sail",
     )
 
     def starts_from(self, algo: str) -> str:
@@ -44,6 +44,6 @@ class TrainDisc(Stage):
         return replace(context, opened=data)
 
     def work(self, context: Context) -> list[Output]:
-        learner = DiscriminatorLearner(context.opened, context.config, *prepare(context.seed, context.options))
+        learner = DiscriminatorLearner(context.opened, context.config, *prepare(context))
         fit(learner, context)
         return [Output(*learner.finish())]

@@ -29,10 +29,10 @@ class TrainPolicy(Stage):
     curves = (("loss", "policy: loss"),)
     help = "Clone the offline actions, weighted by the importance weights; with --algo, learn as a baseline does."
     examples = (
-        "smodice train-policy --value runs/pm/value.safetensors",
-        "smodice train-policy --value runs/pm/value.safetensors --loss nll --sampling uniform",
-        "smodice train-policy --algo bc --data runs/pm/dataset.h5 --out runs/pm/bc.safetensors",
-        "smodice train-policy --algo oril --disc runs/pm/disc.safetensors --out runs/pm/oril.safetensors",
+        "smodice train-policy --value runs/pm/seed0/value.safetensors",
+        "smodice train-policy --value runs/pm/seed0/value.safetensors --loss nll --out runs/nll/policy.safetensors",
+        "smodice train-policy --algo bc --data runs/pm/dataset.h5",
+        "smodice train-policy --algo oril --disc runs/pm/seed0/disc.safetensors",
     )
 
     def starts_from(self, algo: str) -> str:
@@ -71,13 +71,13 @@ class TrainPolicy(Stage):
     def work(self, context: Context) -> list[Output]:
         config = context.config
         data = Dataset.of(context.inputs["dataset"])
-        generator, device = prepare(context.seed, context.options)
+        generator, device = prepare(context)
         (*upstream, _) = context.inputs.values()
         arrays = upstream[0].arrays if upstream else {}
         learner = ALGORITHMS[config.algo].learner(data, config, arrays, generator, device)
         snapshots = Snapshots(learner)
         done = fit(snapshots, context)
-        metrics = {"env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
+        metrics = {"steps": done, "env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
         if learner.held_out:  # which of the trajectories it never saw
             metrics["held_out"] = list(learner.held_out)
         made = [Output(learner.kept.state_dict(), metrics)]

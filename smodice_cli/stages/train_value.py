@@ -28,11 +28,14 @@ class TrainValue(Stage):
     by_algorithm = True
     companions = {"weights": "weights.h5"}
     hands_on = "weights"
-    curves = (("held_out", "value: held-out objective"), ("effective_share", "value: effective sample"))
+    curves = (
+        ("held_out", "value: held-out objective"),
+        ("effective_share", "value: held-out effective share"),
+    )
     help = "Train the value function on the Fenchel dual; writes [bold]value.safetensors[/] and [bold]weights.h5[/]."
     examples = (
-        "smodice train-value --disc runs/pm/disc.safetensors",
-        "smodice train-value --disc runs/pm/disc.safetensors --f kl --set gamma=0.98 --out runs/pm/kl.safetensors",
+        "smodice train-value --disc runs/pm/seed0/disc.safetensors",
+        "smodice train-value --disc runs/pm/seed0/disc.safetensors --f chi2 --out runs/pm/chi2.safetensors",
     )
 
     def starts_from(self, algo: str) -> str:
@@ -58,12 +61,13 @@ class TrainValue(Stage):
         return found
 
     def work(self, context: Context) -> list[Output]:
+        from smodice_cli.views.audit import audit
         from smodice_cli.views.choice import on_equal_rows
         from smodice_cli.views.diagnostics import findings, flow_residual, weight_health
 
         config, disc = context.config, context.inputs["disc"]
         data = Dataset.of(context.inputs["dataset"])
-        generator, device = prepare(context.seed, context.options)
+        generator, device = prepare(context)
         reward = disc.arrays["reward"]
         end_reward = np.zeros(len(data.offsets) - 1)
         if disc.header.config["inputs"] == "state":
@@ -75,6 +79,8 @@ class TrainValue(Stage):
         metrics = weight_health(w, source, data.sources) | found.figures
         alike = on_equal_rows(w, t, as_dict(config))
         metrics["flow_residual"] = flow_residual(data, w if alike is None else alike, config.gamma)
+        metrics |= {"audit": audit(data, w, config.gamma)}
+        metrics |= {"auc": auc} if (auc := disc.header.metrics.get("auc")) is not None else {}
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")
         return [Output(found.value.state_dict(), metrics), Output(columns, metrics, kind="weights")]

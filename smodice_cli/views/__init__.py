@@ -6,6 +6,7 @@ that shown: as blocks of text (`show`), pictures (`View.panels`) and tables (`Vi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from smodice_cli import artifacts
@@ -27,6 +28,7 @@ class View:
     """How an artifact of any kind is shown; a kind with more to show has a subclass of its own, named in VIEWS."""
 
     lost = "all that looks at the data"  # where the dataset is not there
+    logged: Mapping[str, str] = {}  # figures of the training log that are called otherwise here
 
     def check(self, opened: Opened, request: Request) -> None:
         """Refuse a request that this kind cannot meet."""
@@ -112,7 +114,7 @@ def _facts(opened: Opened, view: View, request: Request, facts: Facts) -> Facts:
     facts["arrays"] = {name: [list(array.shape), array.dtype.name] for name, array in opened.artifact.arrays.items()}
     facts |= {"provenance": provenance(opened.artifact), "metrics": header.metrics}
     if opened.log:
-        facts["curves"] = curves(opened.log)
+        facts["curves"] = {view.logged.get(name, name): line for name, line in curves(opened.log).items()}
     if opened.missing:
         facts["without_dataset"] = {"why": opened.missing, "views": list(NEED_DATASET)}
     return facts | view.figures(opened, request)

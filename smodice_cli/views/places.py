@@ -97,7 +97,7 @@ def draw_density(figure: Any, plane: Plane, cells: dict[str, Any]) -> None:
     norm = LogNorm(top / 10**DECADES_SHOWN, top)
     axes = _side_by_side(figure, plane, list(shown), x[-1] - x[0], y[-1] - y[0])
     for one, found in zip(axes, shown.values(), strict=True):
-        image = one.pcolormesh(x, y, np.ma.masked_equal(found.T, 0), norm=norm)
+        image = one.pcolormesh(x, y, np.ma.masked_equal(found.T, 0), norm=norm, rasterized=True)
     colour_bar(figure, image, axes, "share per cell")
 
 
@@ -111,7 +111,7 @@ def draw_weight_map(figure: Any, dataset: Dataset, plane: Plane, shown: dict[str
     for one, w in zip(axes, shown.values(), strict=True):
         order = np.argsort(w[rows], kind="stable")  # the heaviest on top
         norm = Normalize(0, float(np.quantile(w[w > 0], 0.998)))
-        image = one.scatter(*points[order].T, c=w[rows][order], s=7, lw=0, norm=norm)
+        image = one.scatter(*points[order].T, c=w[rows][order], s=7, lw=0, norm=norm, rasterized=True)
         colour_bar(figure, image, one, "weight")
         if expert is not None:
             marks = expert[:: -(-len(expert) // EXPERT_MARKS)]
@@ -122,7 +122,6 @@ def draw_weight_map(figure: Any, dataset: Dataset, plane: Plane, shown: dict[str
 
 def _side_by_side(figure: Any, plane: Plane, titles: list[str], width: float, height: float) -> np.ndarray:
     """Axes for points that reach this far, on one scale where that suits them."""
-    figure.set_layout_engine("compressed")  # axes of equal scale leave room that a plain layout does not see
     axes = np.atleast_1d(figure.subplots(1, len(titles), sharex=True, sharey=True))
     for one, title in zip(axes, titles, strict=True):
         one.set(xlabel=plane.names[0], ylabel=plane.names[1] if one is axes[0] else "", title=title)

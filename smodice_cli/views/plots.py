@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from smodice_cli.lazy import np
@@ -13,6 +14,8 @@ from smodice_cli.views.render.theme import Panel, band, filled_steps
 SAMPLE = 50_000  # rows on which networks are looked at
 BINS = 24
 MOST_CURVES = 6  # in one picture
+ACROSS = 3  # small multiples side by side
+CALM = 0.1  # of the largest figure: what an axis spans at least
 
 
 def sample_rows(rows: int, count: int = SAMPLE) -> np.ndarray:
@@ -83,6 +86,62 @@ def draw_profiles(figure: Any, label: str, profiles: Mapping[str, Any], from_zer
     axes.legend()
 
 
+def from_zero(axes: Any, heights: Sequence[float], room: float = 0.06) -> None:
+    """An axis of scores begins at 0, or below where some are negative, and ends above the largest."""
+    low, high = min(0.0, *heights), max(0.0, *heights)
+    margin = room * ((high - low) or 1.0)
+    axes.set_ylim(low - margin, high + 2 * margin)
+
+
+def calm(axes: Any, heights: Sequence[float], line: Mapping[str, list[float]] | None = None) -> None:
+    """An axis that does not magnify noise: it spans at least a tenth of what it shows.
+
+    Of a `line` with its band it shows no more than three times the span of the mean: two seeds have a wide interval.
+    """
+    low, high = min(heights), max(heights)
+    span = max(high - low, CALM * max(abs(low), abs(high)))
+    if line:
+        low, high = max(min(line["low"]), low - span), min(max(line["high"]), high + span)
+    if (missing := span - (high - low)) > 0:
+        low, high = low - missing / 2, high + missing / 2
+    if high > low:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+
+
+def mark_levels(axes: Any, levels: Mapping[str, float]) -> None:
+    """Dotted lines across, each with its names at the right end."""
+    named: dict[float, list[str]] = {}
+    for text, height in levels.items():
+        same = [other for other in named if math.isclose(other, height, rel_tol=1e-3, abs_tol=1e-9)]
+        named.setdefault(same[0] if same else height, []).append(text)
+    place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom", "fontsize": 7.5}
+    for height, texts in named.items():
+        axes.axhline(height, ls="--", lw=0.9, zorder=1)
+        axes.text(0.995, height, ", ".join(texts), zorder=4, **place)
+
+
+def small_multiples(
+    figure: Any, lines: Mapping[str, Any], across: str, **labels: str
+) -> Iterator[tuple[Any, str, int]]:
+    """Axes of one size and scale for each line, with the means of the others in grey; gives axes, name and number.
+
+    Nine methods in one picture hide each other; side by side each can be read, and compared with all.
+    """
+    columns = min(ACROSS, len(lines)) or 1
+    rows = -(-len(lines) // columns)
+    places = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).reshape(-1)
+    for one in places[len(lines) :]:
+        one.set_visible(False)
+    for index, (axes, name) in enumerate(zip(places, lines, strict=False)):
+        below, first = index + columns >= len(lines), index % columns == 0
+        axes.set(title=name, xlabel=labels["xlabel"] if below else "", ylabel=labels["ylabel"] if first else "")
+        axes.tick_params(labelbottom=below)
+        for other in lines:
+            if other != name:
+                axes.plot(lines[other][across], lines[other]["mean"], color="0.6", lw=0.8, alpha=0.6)
+        yield axes, name, index
+
+
 def curves_panel(curves: Curves, title: str) -> Panel:
     """The figures of a training log."""
     return Panel("curves", title, "What the stage logged while it trained.", draw_curves, (curves,))
@@ -99,5 +158,6 @@ def draw_curves(figure: Any, curves: Curves) -> None:
         one.set(xlabel="step" if index >= len(names) - columns else "", title=name.replace("_", " "))
         steps, values = curves[name]["steps"], curves[name]["values"]
         one.plot(steps, values, "o-" if len(steps) < 25 else "-", color=f"C{index}", lw=1.4, ms=3)
+        calm(one, values)
         one.locator_params(nbins=4)
         one.ticklabel_format(useOffset=False)

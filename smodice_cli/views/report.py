@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -15,21 +14,31 @@ from smodice_cli.algos import ALGORITHMS
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.engine import Stage
-from smodice_cli.errors import SmodiceError
+from smodice_cli.errors import SmodiceError, UsageError
 from smodice_cli.lazy import np
 from smodice_cli.stages import DEFAULT, chain, flag_of, maker
-from smodice_cli.views import describe, open_artifact, paper, view_of
+from smodice_cli.views import aggregate, describe, open_artifact, paper, view_of
 from smodice_cli.views.opened import Facts, Records, Request, curve, read_log
-from smodice_cli.views.render import html
+from smodice_cli.views.plots import calm
+from smodice_cli.views.render import html, output, png
 from smodice_cli.views.render.html import Cell
-from smodice_cli.views.render.terminal import percent
+from smodice_cli.views.render.terminal import columns, percent, records
 from smodice_cli.views.render.theme import Panel, band
 from smodice_cli.views.runs import Run, Seed, collect, own_stages, shared_kinds, training_seconds
-from smodice_cli.views.scores import Line, over_seeds, returns_panel, steady, worst_deviation
+from smodice_cli.views.scores import (
+    Line,
+    orders_of,
+    over_seeds,
+    reference_scores,
+    returns_panel,
+    steady,
+    worst_deviation,
+)
 from smodice_cli.views.weights import summary
 
 RESULTS = [
     "run",
+    "unfinished",
     "score",
     "action error",
     "steady",
@@ -78,11 +87,12 @@ def result(run: Run) -> Facts:
         "worst_deviation": deviation,
         "steady": steady(deviation),
         "per_seed": {str(seed.number): (seed.score or {}).get("normalized") for seed in run.seeds},
+        "unfinished": {str(seed.number): seed.unfinished for seed in run.seeds if seed.unfinished},
     }
 
 
 def spread_of(run: Run, kind: str, name: str) -> Line | None:
-    """A logged figure over the seeds: mean, lowest and highest at the steps that all of them logged."""
+    """A logged figure over the seeds: mean and interval at the steps that all of them logged."""
     places = [seed.places[kind] for seed in run.seeds if kind in seed.places]
     found = [curve(read_log(view_of(kind).log_path(path)), name) for path in places]
     return over_seeds([dict(zip(steps, values, strict=True)) for steps, values in found if steps])
@@ -148,22 +158,48 @@ def _with_shared(seed: Seed) -> tuple[dict[str, Path], dict[str, Header]]:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def report(folders: Sequence[Path], page: Path) -> Facts:
-    """Write the page; returns the results as data."""
+def report(
+    folders: Sequence[Path],
+    page: Path | None,
+    picture: Path | None = None,
+    chosen: str = "",
+    table: Path | None = None,
+    force: bool = False,
+) -> tuple[Facts, list[Path]]:
+    """Write the page, the picture and the tables that were asked for; returns the results as data, and the files."""
     runs = collect(folders)
-    results = [result(run) for run in runs]
+    results, over_tasks = [result(run) for run in runs], aggregate.aggregate(runs)
+    returns, origin = returns_panels(runs), ", ".join(map(str, folders))
+    written = []
+    if picture:
+        drawn = [*returns, *(aggregate.panels(over_tasks) if over_tasks else [])]
+        if not drawn:
+            raise UsageError("there are no scores to draw yet", "smodice status RUN says how far the runs are")
+        written.append(png.save(picture, png.pick(drawn, chosen), f"{len(runs)} run{'s' * (len(runs) > 1)}", [origin]))
+    if table:
+        plain = [{k: v for k, v in found.items() if not isinstance(v, dict | list)} for found in results]
+        flat = [{**row, "seeds": len(found["seeds"])} for row, found in zip(plain, results, strict=True)]
+        tables = {".csv": flat, **(aggregate.tables(over_tasks) if over_tasks else {})}
+        written += output.write_tables(table, tables, origin, force)
+    if page:
+        written.insert(0, _page(page, runs, results, returns, over_tasks))
+    sizes = {"html": str(page), "bytes": page.stat().st_size} if page else {}
+    return {**sizes, "runs": results, "over_tasks": over_tasks}, written
+
+
+def _page(path: Path, runs: list[Run], results: Records, returns: list[Panel], over_tasks: Facts | None) -> Path:
     with console.progress("report", len(runs)) as bar:
 
         def sections() -> Iterator[Facts]:
             """Each run's part of the page, made when the page comes to it."""
             for number, run in enumerate(runs, 1):
-                yield {"run": run, "commands": commands(run), "seeds": _seeds(run), **_weights(run)}
+                tables = {"seeds": _seeds(run), "orders": _orders(run)}
+                yield {"run": run, "commands": commands(run), **tables, **_weights(run)}
                 bar.update(number)
 
         content: Facts = {"data": _data(runs), "results": _results(results), "versions": _versions(runs)}
-        content |= {"returns": returns_panels(runs), "sections": sections()}
-        html.save(page, "report.html", title="SMODICE report", count=len(runs), **content)
-    return {"html": str(page), "bytes": page.stat().st_size, "runs": results}
+        content |= {"returns": returns, "over_tasks": _over_tasks(over_tasks), "sections": sections()}
+        return html.save(path, "report.html", title="SMODICE report", count=len(runs), **content)
 
 
 def _versions(runs: list[Run]) -> str:
@@ -175,8 +211,9 @@ def _versions(runs: list[Run]) -> str:
 
 
 def _data(runs: list[Run]) -> list[list[Cell]]:
+    """A line for each folder of runs and its data."""
     rows: list[list[Cell]] = []
-    for run in runs:
+    for run in {(run.name, run.task): run for run in runs}.values():
         if run.dataset:
             config, size = run.dataset.config, int(run.dataset.metrics["rows"])
             sources = ", ".join([*config["offline"], *(f"expert {text}" for text in config["expert"])])
@@ -200,6 +237,7 @@ def _results(results: Records) -> dict[str, list[Any]]:
         rows.append(
             [
                 found["run"],
+                "; ".join(f"seed {number}: {how}" for number, how in found["unfinished"].items()),
                 _cell(found["score"], ("{:.1f}" + spread).format),
                 _cell(found.get("action_error"), "{:.3f}".format),
                 "" if deviation is None else (found["steady"], deviation),
@@ -216,6 +254,15 @@ def _results(results: Records) -> dict[str, list[Any]]:
     return {"columns": [RESULTS[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
+def _over_tasks(found: Facts | None) -> Facts | None:
+    """The methods over all tasks and seeds as a page shows them."""
+    if found is None:
+        return None
+    table = records("", columns("methods"), aggregate.rows(found))
+    shown = {"columns": table.columns, "rows": table.rows, "panels": aggregate.panels(found)}
+    return shown | {"chances": aggregate.chances(found), "tasks": found["tasks"]}
+
+
 def _seeds(run: Run) -> list[list[Cell]]:
     """A line for each seed where there are several."""
     rows: list[list[Cell]] = []
@@ -226,6 +273,15 @@ def _seeds(run: Run) -> list[list[Cell]]:
         scores = [_cell(first, figure.format), _cell(score.get("mean_return"), "{:.2f}".format)]
         rows.append([str(seed.number), *scores, _cell(seed.effective_share, percent)])
     return rows
+
+
+def _orders(run: Run) -> list[list[Cell]]:
+    """Which tasks the episodes of each seed completed, in their order; nothing where there is one task."""
+    return [
+        [str(seed.number), one["order"], (percent(one["share"]), one["share"]), ", ".join(map(str, one["numbers"]))]
+        for seed in run.seeds
+        for one in orders_of(seed.scores.get("per_episode", []))
+    ]
 
 
 def _weights(run: Run) -> Facts:
@@ -246,27 +302,41 @@ def _weights(run: Run) -> Facts:
 
 
 def returns_panels(runs: list[Run]) -> list[Panel]:
-    """One picture for each task, with one line for each method; with the run's name where two runs share a method."""
-    tasks: dict[str, list[tuple[Run, Line]]] = {}
-    for run in runs:
+    """One picture for each task, with one panel for each method."""
+    tasks: dict[str, list[tuple[str, Run, Line]]] = {}
+    for name, run in zip(aggregate.names(runs), runs, strict=True):
         if line := returns_of(run):
-            tasks.setdefault(f"{run.env} ({run.problem})" if run.problem else run.env, []).append((run, line))
+            tasks.setdefault(run.task, []).append((name, run, line))
+    titles = {task: _title(found[0][1]) for task, found in tasks.items()}
     panels = []
     for task, found in tasks.items():
-        methods = Counter(run.method for run, _ in found)
-        lines = {(f"{run.name}, " if methods[run.method] > 1 else "") + run.method: line for run, line in found}
-        seeds = max(len(run.seeds) for run, _ in found)
-        how = f"mean over up to {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
-        panels.append(returns_panel(task, "normalized score", lines, how, wide=len(tasks) == 1))
+        alone = list(titles.values()).count(titles[task]) == 1
+        title = titles[task] if alone else f"{titles[task]}, {found[0][1].name}"
+        lines = {name: line for name, _, line in found}
+        levels = {name: _levels(run) for name, run, _ in found}
+        seeds = max(len(run.seeds) for _, run, _ in found)
+        how = f"mean over up to {seeds} seeds, the band is its 95 % interval" if seeds > 1 else "one seed"
+        panels.append(returns_panel(title, "normalized score", lines, levels, how, wide=len(tasks) == 1))
     return panels
 
 
+def _title(run: Run) -> str:
+    return f"{run.env} ({run.problem})" if run.problem else run.env
+
+
+def _levels(run: Run) -> dict[str, float]:
+    """What a run's scores are compared with: random, the data's expert, the paper."""
+    score = next((seed.score for seed in run.seeds if seed.score), {})
+    _, printed = paper.score(run.env, run.problem, run.algo)
+    return reference_scores(run.env, score) | ({} if printed is None else {"paper": printed})
+
+
 def curves_panel(run: Run) -> Panel | None:
-    """What the stages logged, mean over seeds with the range between the lowest and the highest."""
+    """What the stages logged, mean over seeds with its interval."""
     logged = [(stage.kind, name, title) for stage in own_stages() for name, title in stage.curves]
     lines = {title: line for kind, name, title in logged if (line := spread_of(run, kind, name))}
     found, seeds = dict(list(lines.items())[:MOST_CURVES]), len(run.seeds)
-    how = f"Mean over {seeds} seeds; the band is their range." if seeds > 1 else "One seed."
+    how = f"Mean over {seeds} seeds; the band is its 95 % interval." if seeds > 1 else "One seed."
     return Panel("curves", "Learning curves", how, draw_curves, (found, seeds > 1), wide=True) if found else None
 
 
@@ -276,6 +346,7 @@ def draw_curves(figure: Any, found: dict[str, Line], with_legend: bool) -> None:
     for index, (one, (title, line)) in enumerate(zip(axes, found.items(), strict=True)):
         one.set(xlabel="step", title=title)
         band(one, "steps", line, f"C{index}", "mean")
+        calm(one, line["mean"], line)
         one.locator_params(axis="x", nbins=4)
         one.ticklabel_format(useOffset=False)
     if with_legend:

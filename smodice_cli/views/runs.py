@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import artifacts, files
+from smodice_cli import artifacts, files, orders
 from smodice_cli.artifacts import Header
 from smodice_cli.console import console
-from smodice_cli.engine import Stage
+from smodice_cli.engine import Stage, checkpoint_of
 from smodice_cli.errors import InputError, SmodiceError
-from smodice_cli.stages import DEFAULT, STAGES
+from smodice_cli.stages import DEFAULT, STAGES, maker
 from smodice_cli.views import paper
 from smodice_cli.views.opened import Facts, Records
 
@@ -25,13 +26,15 @@ SEED_FOLDER = re.compile(r"seed\d+")
 
 def status(folder: Path) -> Records:
     """Every artifact below a folder: kind, whether it and its inputs are intact, key figures."""
-    _check_folder(folder)
+    check_folder(folder)
     rows: Records = []
     known: dict[Path, str] = {}
     for path in sorted(folder.rglob("*")):
         hidden = path.name.startswith(".")
         unfinished = hidden and path.name.endswith(".ckpt")
         if not unfinished and (hidden or path.suffix not in ENDINGS or path.name == "summary.json"):
+            continue
+        if path.parent.name == orders.FOLDER:
             continue
         kind = "checkpoint" if unfinished else "?"
         row: Facts = {"path": str(path.relative_to(folder)), "kind": kind, "seed": "", "seconds": ""}
@@ -47,18 +50,19 @@ def status(folder: Path) -> Records:
         except SmodiceError as error:
             row["state"] = error.message
         rows.append(row)
-    if not rows:
+    if not rows and not orders.runs_below(folder):
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
 
 
 def clean(folder: Path) -> list[str]:
     """Remove what killed processes left in a folder; returns what that was."""
-    _check_folder(folder)
+    check_folder(folder)
     return [str(path.relative_to(folder)) for path in files.remains(folder) if files.remove_dead(path)]
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
+    """Refuse what is no folder."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
 
@@ -80,10 +84,20 @@ class Seed:
     folder: Path
     places: dict[str, Path]
     headers: dict[str, Header]
+    checkpoint: Header | None = None  # of the training that was interrupted, or still runs
 
     @property
     def number(self) -> int:
-        return next(iter(self.headers.values())).seed
+        return next(iter([*self.headers.values(), *([self.checkpoint] if self.checkpoint else [])])).seed
+
+    @property
+    def unfinished(self) -> str:
+        """How far it came, where there is no score; else nothing."""
+        if self.checkpoint:
+            return f"interrupted in {self.checkpoint.stage} at step {self.checkpoint.metrics['step']:,}"
+        if "eval" in self.headers:
+            return ""
+        return f"no score; ends after {[header.stage for header in self.headers.values()][-1]}"
 
     @cached_property
     def scores(self) -> dict[str, Any]:
@@ -124,6 +138,11 @@ class Run:
         return paper.setting(self.env, self.dataset.config["expert"]) if self.dataset else ""
 
     @property
+    def task(self) -> str:
+        """Runs of one task have the same data."""
+        return self.dataset.digest if self.dataset else str(self.folder)
+
+    @property
     def algo(self) -> str:
         policy = self.header("policy")
         return policy.config["algo"] if policy else DEFAULT
@@ -143,7 +162,7 @@ def collect(folders: Sequence[Path]) -> list[Run]:
     """The runs in the folders named: run folders, folders of run folders, or one seed's folder."""
     runs: list[Run] = []
     for folder in folders:
-        _check_folder(folder)
+        check_folder(folder)
         found = _runs_below(folder)
         if not found:
             raise InputError(f"{folder} holds no results", "smodice run RECIPE --out DIR makes some")
@@ -153,10 +172,12 @@ def collect(folders: Sequence[Path]) -> list[Run]:
 
 
 def _runs_below(folder: Path) -> list[Run]:
-    places = sorted({path.parent for stage in own_stages() for path in folder.rglob(stage.file)})
+    files = [name for stage in own_stages() for name in (stage.file, checkpoint_of(Path(stage.file)).name)]
+    places = sorted({path.parent for name in files for path in folder.rglob(name)})
     grouped: dict[tuple[Path, str], list[Seed]] = {}
     for seed in filter(None, map(_seed, places)):
-        if set(seed.headers) <= shared_kinds() and any(path.is_dir() for path in seed.folder.iterdir()):
+        shared = set(seed.headers) <= shared_kinds() and not seed.checkpoint
+        if shared and any(path.is_dir() for path in seed.folder.iterdir()):
             continue  # not a run of smodice's: other methods share this one
         method = "" if SEED_FOLDER.fullmatch(seed.folder.name) else seed.folder.name
         own = seed.folder.parent if method else seed.folder
@@ -186,7 +207,20 @@ def _seed(folder: Path) -> Seed | None:
             strange.add(kind)
         else:
             places[kind], headers[kind] = path, header
-    return Seed(folder, places, headers) if headers else None
+    checkpoint = _checkpoint(folder)
+    return Seed(folder, places, headers, checkpoint) if headers or checkpoint else None
+
+
+def _checkpoint(folder: Path) -> Header | None:
+    """Of the furthest training in a folder that did not end."""
+    for stage in reversed(own_stages()):
+        if (path := checkpoint_of(folder / stage.file)).is_file():
+            with suppress(SmodiceError):
+                found = artifacts.load(path, "checkpoint")
+                with artifacts.as_expected(found):
+                    int(found.header.metrics["step"])
+                return found.header
+    return None
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -210,6 +244,10 @@ def _run(folder: Path, own: str, seeds: list[Seed]) -> Run:
                 continue
             if dataset.digest == header.inputs["dataset"].digest:
                 return Run(folder, name, own, dataset, path, seeds)
+    path = folder / maker("dataset").file
+    if not any(seed.headers for seed in seeds) and path.is_file():  # interrupted in its first training
+        with suppress(SmodiceError):
+            return Run(folder, name, own, artifacts.read_header(path), path, seeds)
     return Run(folder, name, own, None, None, seeds)
 
 

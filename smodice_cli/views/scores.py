@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from smodice_cli import envs
 from smodice_cli.lazy import np
+from smodice_cli.statistics import half_width_95
 from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, View, figures, records
-from smodice_cli.views.plots import spread
-from smodice_cli.views.render.terminal import columns, short
+from smodice_cli.views.plots import ACROSS, from_zero, mark_levels, small_multiples, spread
+from smodice_cli.views.render.terminal import columns, percent, short
 from smodice_cli.views.render.theme import band
 
 LATE, WITHIN = 2 / 3, 0.1  # a run is steady if the last third of its curve stays within 10 % of its end ...
 POINT = 1.0  # ... or of one point of the score, where it ends at nothing
-FEW = 3  # lines whose legend finds room among them
 Line = dict[str, list[float]]  # steps, mean, low, high
+Levels = Mapping[str, float]  # what a score is compared with, by name
 
 
 class ScoresView(View):
@@ -34,7 +36,10 @@ class ScoresView(View):
             "ended": dict(Counter(episode["ended"] for episode in episodes)),
             "quantiles": {str(q): float(np.quantile(returns, q)) for q in (0.0, 0.25, 0.5, 0.75, 1.0)},
         }
-        found: Facts = {"score": payload["score"], "episodes": figures, "per_episode": episodes}
+        found: Facts = {"env": payload["env"], "score": payload["score"]}
+        found |= {"episodes": figures, "per_episode": episodes}
+        if orders := orders_of(episodes):
+            found["orders"] = orders
         if lines := of_scores(curve):
             curves = {name: {"steps": line["steps"], "values": line["mean"]} for name, line in lines.items()}
             deviation = worst_deviation(lines["normalized"])
@@ -48,27 +53,48 @@ class ScoresView(View):
         lines = columns("scores") | {f"ended: {name}": f"{count:,}" for name, count in ended}
         figured = {name: value for name, value in facts["score"].items() if isinstance(value, float)}
         lines |= {name.replace("_", " "): short(value) for name, value in figured.items()}
+        lines |= {f"completed: {task}": percent(share) for task, share in facts["score"].get("completed", {}).items()}
         if facts.get("steady"):
             lines["last third of training within 10 % of its end"] = facts["steady"]
         quartiles = "  ".join(f"{value:.4g}" for value in facts["episodes"]["quantiles"].values())
-        return [figures("scores", lines, {"quartiles": quartiles, **facts["episodes"]})]
+        found: list[Block] = [figures("scores", lines, {"quartiles": quartiles, **facts["episodes"]})]
+        if "orders" in facts:
+            found.insert(0, records("tasks completed, in their order", columns("orders"), facts["orders"]))
+        return found
 
     def panels(self, opened: Opened, facts: Facts, request: Request) -> list[Panel]:
         if "episodes" not in facts:
             return []
-        caption = "Return of every episode and how it ended; the dotted line is the mean."
-        found = [Panel("episodes", "Episodes", caption, draw_episodes, (facts["per_episode"],))]
+        levels = reference_returns(facts["env"], facts["score"])
+        caption = "Return of every episode and how it ended; dotted: their mean, and what it is compared with."
+        found = [Panel("episodes", "Episodes", caption, draw_episodes, (facts["per_episode"], levels))]
         if "curve" in facts:
             line = {"this policy": of_scores(facts["curve"])["mean_return"]}
             how = "the band is the deviation over the episodes"
-            found.append(returns_panel("Return over training", "return", line, how))
+            found.append(returns_panel("Return over training", "return", line, {"this policy": levels}, how))
         return found
 
     def tables(self, opened: Opened, facts: Facts) -> dict[str, Records]:
         if "episodes" not in facts:
             return {".csv": _compared(facts["score"])}
-        found = {".csv": [{"episode": index, **episode} for index, episode in enumerate(facts["per_episode"])]}
+        orders = {number: {"completed": one["order"]} for one in facts.get("orders", ()) for number in one["numbers"]}
+        rows = enumerate(facts["per_episode"])
+        found = {".csv": [{"episode": index, **episode, **orders.get(index, {})} for index, episode in rows]}
         return found | ({".curve.csv": facts["curve"]} if "curve" in facts else {})
+
+
+def orders_of(episodes: Sequence[Mapping[str, Any]]) -> Records:
+    """The orders in which tasks were completed, most frequent first, each with its episodes; none of a single score."""
+    found: dict[str, list[int]] = {}
+    for number, episode in enumerate(episodes):
+        if "completed" in episode:
+            steps = {task: step for task, step in episode["completed"].items() if step is not None}
+            found.setdefault(" > ".join(sorted(steps, key=steps.__getitem__)) or "none", []).append(number)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        {"order": order, "count": len(numbers), "share": len(numbers) / len(episodes), "numbers": numbers}
+        for order, numbers in ordered
+    ]
 
 
 def _compared(score: Facts) -> Records:
@@ -84,7 +110,21 @@ def _beside(score: Facts) -> list[Block]:
     return [records("error of the actions", columns("compared"), _compared(score))]
 
 
-def draw_episodes(figure: Any, episodes: Records) -> None:
+def reference_returns(env: str, score: Facts) -> dict[str, float]:
+    """The returns that count as random and as expert: the data's own expert where it is known, else the reference."""
+    if env not in envs.ENVIRONMENTS:
+        return {}
+    found = envs.ENVIRONMENTS[env]
+    own = 100 * score["mean_return"] / score["of_expert"] if score.get("of_expert") else None
+    return {"random": found.random_score, "expert": found.expert_score if own is None else own}
+
+
+def reference_scores(env: str, score: Facts) -> dict[str, float]:
+    """The same as normalized scores."""
+    return {name: envs.ENVIRONMENTS[env].normalized(value) for name, value in reference_returns(env, score).items()}
+
+
+def draw_episodes(figure: Any, episodes: Records, levels: Levels) -> None:
     """Every episode's return, lowest first, coloured by how it ended."""
     axes = figure.add_subplot(xlabel="episode, in order of return", ylabel="return")
     ordered = sorted(episodes, key=lambda episode: episode["return"])
@@ -92,8 +132,10 @@ def draw_episodes(figure: Any, episodes: Records) -> None:
         at = [i for i, episode in enumerate(ordered) if episode["ended"] == how]
         heights = [ordered[i]["return"] for i in at]
         axes.plot(at, heights, "o", ms=4.5, label=f"{how} ({len(at)})")
-    axes.axhline(float(np.mean([e["return"] for e in ordered])), ls="--")
-    axes.legend()
+    returns = [episode["return"] for episode in ordered]
+    mark_levels(axes, {"mean": float(np.mean(returns)), **levels})
+    from_zero(axes, [*returns, *levels.values()])
+    figure.legend(loc="outside lower center", ncols=3)
 
 
 # --- the return over training ----------------------------------------------------------------------------------------
@@ -114,12 +156,13 @@ def of_scores(curve: Sequence[Mapping[str, float]]) -> dict[str, Line]:
 
 
 def over_seeds(lines: Sequence[Mapping[float, float]]) -> Line | None:
-    """Several seeds' figures by step as one line: mean, lowest and highest at the steps that all of them have."""
+    """Several seeds' figures by step as one line: mean and its 95 % interval at the steps that all of them have."""
     common = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
     if len(common) < 2:
         return None
     table = np.array([[line[step] for step in common] for line in lines])
-    sides = {"mean": table.mean(axis=0), "low": table.min(axis=0), "high": table.max(axis=0)}
+    middle, half = table.mean(axis=0), half_width_95(table)
+    sides = {"mean": middle, "low": middle - half, "high": middle + half}
     return {"steps": common, **{side: values.tolist() for side, values in sides.items()}}
 
 
@@ -137,19 +180,24 @@ def steady(deviation: float | None) -> str:
     return f"{'yes' if deviation <= WITHIN else 'no'} ({100 * deviation:.1f} %)"
 
 
-def returns_panel(title: str, label: str, lines: Mapping[str, Line], how: str, wide: bool = False) -> Panel:
-    """The return over training; `how` says what the bands are."""
-    return Panel("returns", title, f"Scored at snapshots of the policy; {how}.", draw_returns, (label, lines), wide)
+def returns_panel(
+    title: str, label: str, lines: Mapping[str, Line], levels: Mapping[str, Levels], how: str, wide: bool = False
+) -> Panel:
+    """The return over training; `how` says what the bands are, `levels` what each line is compared with."""
+    caption = f"Scored at snapshots of the policy; {how}." + " Grey: the other methods." * (len(lines) > 1)
+    rows = -(-len(lines) // ACROSS)
+    return Panel("returns", title, caption, draw_returns, (label, lines, levels), wide or len(lines) > 1, rows)
 
 
-def draw_returns(figure: Any, label: str, lines: Mapping[str, Line]) -> None:
-    """One line with its band for each method."""
-    axes = figure.add_subplot(xlabel="gradient step of the policy", ylabel=label)
-    for index, (name, line) in enumerate(lines.items()):
-        band(axes, "steps", line, f"C{index}", name, "o-")
-    axes.set_xlim(left=0)
-    axes.ticklabel_format(useOffset=False)
-    if len(lines) > FEW:
-        figure.legend(loc="outside lower center", ncols=2)
-    elif len(lines) > 1:
-        axes.legend()
+def draw_returns(figure: Any, label: str, lines: Mapping[str, Line], levels: Mapping[str, Levels]) -> None:
+    """One panel with its band for each method, all on one scale."""
+    labels = {"xlabel": "gradient step of the policy", "ylabel": label}
+    heights = [height for line in lines.values() for height in line["mean"]]
+    heights += [height for found in levels.values() for height in found.values()]
+    for axes, name, index in small_multiples(figure, lines, "steps", **labels):
+        mark_levels(axes, levels.get(name, {}))
+        band(axes, "steps", lines[name], f"C{index}", name, "o-")
+        axes.set_xlim(left=0)
+        from_zero(axes, heights)
+        axes.locator_params(axis="x", nbins=4)
+        axes.ticklabel_format(useOffset=False)

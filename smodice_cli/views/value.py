@@ -10,9 +10,15 @@ from smodice_cli.views import Block, Facts, Opened, Panel, Request, Table, View
 from smodice_cli.views.choice import chosen_rows, parts
 from smodice_cli.views.plots import draw_profiles, profile
 
+# The effective sample is that of all rows; what is logged while V trains is another, of segments of trajectories that
+# are held out.
+ON_SEGMENTS = {name: f"{name}_of_held_out_segments" for name in ("effective_share", "largest_share", "mean_ratio")}
+
 
 class ValueView(View):
     """What the value function learned."""
+
+    logged = ON_SEGMENTS
 
     def figures(self, opened: Opened, request: Request) -> Facts:
         if opened.artifact.header.config.get("estimator") == "returns":

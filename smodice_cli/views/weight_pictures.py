@@ -15,13 +15,14 @@ from smodice_cli.views.places import choose_plane, density_panel, draw_weight_ma
 from smodice_cli.views.plots import curves_panel, draw_profiles
 from smodice_cli.views.render.terminal import percent
 from smodice_cli.views.render.theme import Panel, colour_bar, filled_steps
+from smodice_cli.views.value import ON_SEGMENTS
 
 FRAMES = 4  # of a trajectory
 MOST_ROWS = 200_000  # that a map of rewards counts
 CLIP_TICKS = (1, 3, 10, 30, 100, 300, 1000)
 TEMPERATURE_TICKS = (0.5, 1, 2, 5, 10)
 FINE_BINS = 48
-FIRST_CURVES = ("effective_share", "largest_share", "mean_ratio", "held_out")  # figures of the log that come first
+FIRST_CURVES = (*ON_SEGMENTS.values(), "held_out")  # figures of the log that come first
 CAPTIONS = {  # how to read them
     "histogram": "How the weights spread over orders of magnitude; the dotted line is the mean, 1.",
     "lorenz": "Equal weights lie on the dotted line.",
@@ -65,7 +66,7 @@ def panels(opened: Opened, facts: Facts, request: Request) -> list[Panel]:
         found.append(_panel("frames", f"{title} where its weight peaks", draw_frames, *shown, wide=True))
     if curves := facts.get("curves"):
         ordered = {name: curves[name] for name in (*FIRST_CURVES, *curves) if name in curves}
-        found.append(curves_panel(ordered, "The health of the weights over training"))
+        found.append(curves_panel(ordered, "V over training"))
     return [*found, _panel("what-if", "What if", draw_what_if, facts["what_if"])]
 
 
@@ -115,7 +116,8 @@ def draw_logit(figure: Any, w: np.ndarray, reward: np.ndarray) -> None:
     counts = np.histogram2d(x, y, edges)[0]
     axes = figure.add_subplot(xlabel="R(s), the discriminator's logit", ylabel="log10 weight")
     axes.grid(False)
-    image = axes.pcolormesh(*edges, np.ma.masked_equal(counts.T, 0), norm=LogNorm(1, max(counts.max(), 2)))
+    norm = LogNorm(1, max(counts.max(), 2))
+    image = axes.pcolormesh(*edges, np.ma.masked_equal(counts.T, 0), norm=norm, rasterized=True)
     colour_bar(figure, image, axes, "rows")
 
 

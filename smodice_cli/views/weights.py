@@ -12,12 +12,15 @@ from smodice_cli.errors import InputError, UsageError
 from smodice_cli.lazy import np
 from smodice_cli.stages import maker
 from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, Table, View, choice, figures, records
+from smodice_cli.views.audit import audit
 from smodice_cli.views.diagnostics import WORDS, findings, flow_residual, verdict, weight_health
 from smodice_cli.views.opened import NEED_DATASET
 from smodice_cli.views.plots import profile
 from smodice_cli.views.render.terminal import bar, between, columns, histogram, percent
+from smodice_cli.views.value import ON_SEGMENTS
 from smodice_cli.views.weight_pictures import panels
 
+AUDITED_ROWS = 200_000  # up to which weights that train-value did not make get a second opinion when they are looked at
 NO_LABELS = "no labels: the data come from one source, and the task has no success test that tells its episodes apart"
 NEVER = "labels serve this view only; they never reach training"
 SETTINGS = ("estimator", "f", "gamma", "alpha", "cap", "n_step", "steps")  # that a picture names
@@ -27,6 +30,7 @@ class WeightsView(View):
     """How healthy the weights are and what they chose."""
 
     lost = ", ".join(NEED_DATASET)
+    logged = ON_SEGMENTS
 
     def check(self, opened: Opened, request: Request) -> None:
         pass
@@ -65,6 +69,7 @@ class WeightsView(View):
             ("trajectory", _trajectory),
             ("compare", _compare),
             ("health", _by_source),
+            ("health", _match),
             ("expert", _expert),
         )
         shown = [block for name, write in writers if name in facts and (block := write(facts[name]))]
@@ -97,7 +102,8 @@ def summary(facts: Facts) -> list[str]:
     health = facts["health"]
     sample = f"effective sample {percent(health['effective_share'])} of {health['rows']:,} rows"
     tail = "" if health["pareto_k"] is None else f" · Pareto k {health['pareto_k']:.2f}"
-    lines = [f"{sample} · largest row {percent(health['largest_share'])}{tail}"]
+    match = f"match {percent(health['audit']['match'])} · " if "audit" in health else ""
+    lines = [f"{match}{sample} · largest row {percent(health['largest_share'])}{tail}"]
     if "auroc" in (expert := facts.get("expert", {})):
         share = f"{percent(expert['share'])} of the weight on {percent(expert['base_rate'])} of the rows"
         lines.append(f"{expert['name']}: {share}, AUROC {expert['auroc']:.3f} (labels never reach training)")
@@ -128,10 +134,13 @@ def _health(opened: Opened, equal: np.ndarray) -> dict[str, Any]:
     """The health card: of the weights now, and what the stage recorded; `equal` are those on rows that count alike."""
     header, arrays = opened.artifact.header, opened.artifact.arrays
     health = weight_health(np.asarray(arrays["w"]), np.asarray(arrays["source"]), opened.labels)
-    recorded = ("raw_mean", "held_out_objective", "flow_residual")
+    recorded = ("raw_mean", "held_out_objective", "flow_residual", "audit", "auc")
     health |= {name: header.metrics[name] for name in recorded if name in header.metrics}
     if opened.dataset and equal.any() and not health["non_finite"]:
-        health["flow_residual"] = flow_residual(opened.dataset, equal, header.config.get("gamma", 0.99))
+        gamma = header.config.get("gamma", 0.99)
+        health["flow_residual"] = flow_residual(opened.dataset, equal, gamma)
+        if "audit" not in health and opened.dataset.rows <= AUDITED_ROWS:
+            health["audit"] = audit(opened.dataset, choice.usable(arrays["w"]), gamma)
     return health
 
 
@@ -210,6 +219,15 @@ def _flattened(found: dict[str, Any]) -> Table:
 def _by_source(health: dict[str, Any]) -> Table:
     sources = [{"label": label, **entry} for label, entry in health["by_source"].items()]
     return records(f"by source ({NEVER})", columns("by-source"), sources)
+
+
+def _match(health: dict[str, Any]) -> Table | None:
+    if not (found := health.get("audit")):
+        return None
+    title = (
+        "likeness to the expert by part of the episodes, by a second classifier: all rows, weighted, best trajectories"
+    )
+    return records(title, columns("match"), found["parts"])
 
 
 def _trajectory(found: dict[str, Any]) -> Table:

@@ -75,6 +75,14 @@ class D4rl(Layout):
                 raise missing(self.origin, self.columns, "actions")
             arrays.check_numbers(self.columns["actions"], "actions", self.origin, action=True)
         terminals, timeouts = (marks.copy() for marks in self.ends)
+        if self.choice.goes_on:
+            if not timeouts.any():
+                raise InputError(
+                    f"{self.origin}: without 'timeouts' nothing says where its episodes end: "
+                    "they go on after rows that 'terminals' marks",
+                    "add a column 'timeouts', true in the last row of each episode",
+                )
+            terminals[:] = False
         timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
         if "timeouts" not in self.columns and "actions" in self.columns:
             _mark_time_limits(terminals, timeouts, horizon, self.origin)

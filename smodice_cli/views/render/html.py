@@ -44,7 +44,7 @@ def _environment() -> Any:
 
 def drawn(panel: Panel, paper: str) -> str:
     """A panel on light or dark paper, as the address of an image that lies in the page itself."""
-    figure = png.render(panel, FULL_WIDTH if panel.wide else WIDTH, HEIGHT, DPI, paper)
+    figure = png.render(panel, FULL_WIDTH if panel.wide else WIDTH, HEIGHT * panel.height, DPI, paper)
     return "data:image/png;base64," + base64.b64encode(png.encode(png.pixels(figure))).decode()
 
 

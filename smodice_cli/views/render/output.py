@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,23 @@ from smodice_cli import files
 from smodice_cli.errors import ForeignFileError, OutputError, UsageError
 
 MARK = "made with smodice"  # in a picture's text chunk, a page's generator tag, a table's first line
-HEAD = 2048  # bytes in which it is found
+HEAD, TAIL = 2048, 65536  # bytes in which it is found; at the end in a PDF
 
 
 def is_ours(path: Path, mark: str = MARK) -> bool:
     """Whether smodice wrote a file."""
     with open(path, "rb") as handle:
-        return mark.encode() in handle.read(HEAD)
+        head = handle.read(HEAD)
+        if head.startswith(b"%PDF"):
+            handle.seek(max(0, path.stat().st_size - TAIL))
+            head = handle.read()
+        return mark.encode() in head
 
 
-def check(path: Path, ending: str, force: bool = False, mark: str = MARK) -> None:
+def check(path: Path, endings: Sequence[str], force: bool = False, mark: str = MARK) -> None:
     """Refuse a wrong ending, a folder, a file where a folder must be, and a file that is not ours, before any work."""
-    if path.suffix.lower() != ending:
-        raise UsageError(f"{path}: the name must end in {ending}")
+    if path.suffix.lower() not in endings:
+        raise UsageError(f"{path}: the name must end in {' or '.join(endings)}")
     if path.is_dir():
         raise ForeignFileError(f"{path} is a folder", "name a file")
     above = next(parent for parent in path.absolute().parents if parent.exists())
@@ -48,7 +53,7 @@ def write(path: Path, content: bytes | str) -> Path:
 def write_tables(path: Path, tables: dict[str, list[dict[str, Any]]], origin: str, force: bool = False) -> list[Path]:
     """Each table as CSV to `path` with its own ending, `x.curve.csv` beside `x.csv` say; none where one is refused."""
     for ending in tables:
-        check(path.with_suffix(ending), ".csv", force)
+        check(path.with_suffix(ending), (".csv",), force)
     return [write(path.with_suffix(ending), _csv(records, origin)) for ending, records in tables.items()]
 
 

@@ -36,6 +36,12 @@ class Panel:
     draw: Callable[..., None]
     shown: tuple[Any, ...] = ()
     wide: bool = False  # takes the whole width of a page
+    rows: int = 1  # of axes below each other
+
+    @property
+    def height(self) -> float:
+        """In units of a panel with one row of axes."""
+        return 0.4 + 0.6 * self.rows
 
 
 def band(axes: Any, across: str, line: Mapping[str, list[float]], colour: str, label: str, marks: str = "-") -> None:

@@ -19,3 +19,19 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
     });
   });
 });
+// What is wider than its box says so.
+var boxes = document.querySelectorAll(".scroll");
+Array.prototype.forEach.call(boxes, function (box) {
+  var hint = document.createElement("p");
+  hint.className = "hint";
+  hint.textContent = "scroll sideways to see all of it \u2192";
+  box.insertBefore(hint, box.firstChild);
+});
+var tell = function () {
+  Array.prototype.forEach.call(boxes, function (box) {
+    box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 1);
+  });
+};
+addEventListener("load", tell);
+addEventListener("resize", tell);
+document.addEventListener("toggle", tell, true);

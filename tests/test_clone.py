@@ -1,0 +1,33 @@
+"""How long cloning goes on: by the rows that carry the weight, unless the settings say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from smodice_cli.algos import clone
+
+
+def learner(weights: np.ndarray, steps: int) -> clone.CloneLearner:
+    rng = torch.Generator().manual_seed(0)
+    states = np.random.default_rng(0).normal(size=(len(weights), 3)).astype(np.float32)
+    data = {"mean": np.zeros(3), "std": np.ones(3), "action_low": -np.ones(2), "action_high": np.ones(2)}
+    policy = clone.new_policy(data, 8, rng)  # type: ignore[arg-type]
+    config = clone.Config(steps=steps)
+    return clone.CloneLearner(policy, states, states[:, :2], weights, config, rng, torch.device("cpu"))
+
+
+def test_steps_follow_the_effective_sample_between_their_bounds() -> None:
+    assert clone.steps_for(np.ones(10_000)) == 11_000
+    assert clone.steps_for(np.ones(10)) == clone.FEWEST_STEPS
+    assert clone.steps_for(np.ones(1_000_000)) == clone.MOST_STEPS
+    few = np.where(np.arange(1_000_000) < 10_000, 1.0, 0.0)  # rows without weight teach nothing
+    assert clone.steps_for(few) == 11_000
+
+
+def test_a_learner_settles_its_steps_and_says_why_unless_they_were_given() -> None:
+    own, given = learner(np.ones(2_500), 0), learner(np.ones(2_500), 77)
+    assert own.config.steps == pytest.approx(5_500)
+    assert "2,500 rows" in own.notes[0]
+    assert (given.config.steps, given.notes) == (77, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,10 +46,21 @@ def raised() -> Iterator[None]:
     before = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
     }
+    hook = sys.unraisablehook
+
+    def swallowed(what: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised in a callback of a weak reference, say: an interrupt comes again."""
+        if what.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            hook(what)
+
     _install(_raise, signal.SIGALRM, signal.SIGUSR1)
+    sys.unraisablehook = swallowed
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -178,6 +178,23 @@ def test_an_early_interrupt_is_one_clean_end(run: Path, delay: float) -> None:
     assert "Traceback" not in said
 
 
+def test_an_interrupt_that_python_drops_comes_again() -> None:
+    """What is raised in the callback of a weak reference is printed and forgotten."""
+    program = """if True:
+        import os, signal, time, weakref
+        from smodice_cli import interrupts
+        class Thing: pass
+        with interrupts.raised():
+            thing = Thing()
+            kept = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0))
+            del thing
+            time.sleep(20)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15)
+    assert "KeyboardInterrupt" in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 # --- hangs, memory, remains -------------------------------------------------------------------------------------------
 
 

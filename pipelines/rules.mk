@@ -47,6 +47,15 @@ antmaze:  ## an ant finds its way through a U-maze, from observations (paper 5.1
 antmaze-diverse:  ## the same with half of the data walking backwards (paper, appendix)
 antmaze-pointmass:  ## the same, imitating a point (paper 5.2)
 
+# The paper's own budget: hours of one core a seed, to be left alone in the background; started again, it goes on where it was.
+PUBLISHED := $(foreach task,pointmass hopper halfcheetah,published-$(task)-paper published-$(task)-official)
+
+.PHONY: published $(PUBLISHED)
+$(PUBLISHED): %: pipelines/published/%.toml setup
+	$(RUN_RECIPE)
+
+published: $(PUBLISHED)  ## --preset paper and --preset official, a million steps of V and of the policy (docs/published.md)
+
 # Every algorithm that fits the data: SEEDS=0,1,2 is the paper's number. The run folders are not those of smodice alone.
 
 $(COMPARISON:%=comparison-%): %: pipelines/comparison/%.toml setup

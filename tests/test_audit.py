@@ -65,6 +65,19 @@ def test_good_weights_are_green_and_weights_that_miss_the_expert_are_not() -> No
     assert level(data, late_only) == "red"  # the expert holds 98 % of the weight, but not at the start
 
 
+def test_a_start_without_weight_is_told_though_the_weight_is_the_experts() -> None:
+    """As a V that was hardly trained leaves it: the policy falls before it comes to what it has learned."""
+    data = recorded()
+    w = of_experts(data, 1.0) * np.where(data.time_of_row() < 25, 1e-3, 1.0)
+    assert level(data, w) == "red"
+    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99)}
+    found = findings(health)[0]
+    assert "the start of the episodes has 0 % of the weight that is due to it" in found.text
+    assert "value.steps=10000" in found.remedy
+    late = of_experts(data, 1.0) * np.where(data.time_of_row() >= 100, 1e-3, 1.0)
+    assert level(data, late) == "green"  # an expert may be done before its trajectories are
+
+
 def test_the_discriminator_is_named_where_it_is_at_fault() -> None:
     data = recorded()
     w = np.ones(data.rows)

@@ -4,7 +4,12 @@ It asks neither the discriminator nor V. A judge of its own, a ridge regression 
 expert's states from the data's: c(s) = d^E/(d^E + d^O). What follows a row counts as much as the row itself, because
 early in an episode all policies look alike: F_t = (1-gamma) sum_k gamma^k c(s_{t+k}), the last state lasting for ever.
 In every part of the episodes the mean of F under the weights is compared with that over all rows (0) and with that of
-the best trajectories (1). Numpy only.
+the best trajectories (1): the match.
+
+Weights can take the right trajectories and still leave out how they begin. So the weight on every part is compared with
+what it would be if each trajectory's weight lay evenly on its rows: the cover. It is V that provides for it: rewards
+near the start tell nobody apart, and only the flow of Eq. 14 asks for it. A start with hardly any weight is no match.
+Numpy only.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ FITTED_ROWS = 50_000  # offline rows on which the judge is fitted, evenly spaced
 FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
 PARTS = (0, 25, 100, 300)  # steps of an episode at which its parts begin
+START = 100  # steps that no trajectory gets round: a policy that never saw them never comes to the others
+LEAST_COVER = 0.25  # of its due, below which a part of the start counts for less
 LEAST_SHARE = 0.002  # of the rows, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
@@ -81,25 +88,28 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     choosable = own - c.mean() > LEAST_GAIN  # else all data are like the expert, and any weights will do
     future = (1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)
     episode, t, episodes = dataset.episode_of_row(), dataset.time_of_row(), len(dataset.offsets) - 1
+    lengths, by_episode = np.diff(dataset.offsets), np.bincount(episode, w, minlength=episodes)
     parts = []
     for begin, end in zip(PARTS, (*PARTS[1:], np.inf), strict=True):
         inside = (t >= begin) & (t < end)
-        if inside.mean() < LEAST_SHARE or not w[inside].any():
+        if inside.mean() < LEAST_SHARE or not by_episode[episode[inside]].any():
             continue
         found = future[inside]
         counts = np.bincount(episode[inside], minlength=episodes)
         means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]
         place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-        best = float(
-            np.partition(means, place)[place]
-        )  # no mean of the best, which few trajectories are lucky enough for
-        plain, weighted = float(found.mean()), float(np.average(found, weights=w[inside]))
+        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
+        plain = float(found.mean())
+        weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
         match = (weighted - plain) / (best - plain) if choosable and best > plain else 1.0
+        cover = float(w[inside].sum() / (by_episode * counts / lengths).sum())
+        if begin < START:
+            match *= min(cover / LEAST_COVER, 1.0)
         figures = {"plain": plain, "weighted": weighted, "best": best, "match": min(max(match, 0.0), 1.0)}
-        parts.append({"from": begin, **figures})
-    by_episode = np.bincount(episode, w, minlength=episodes)
+        parts.append({"from": begin, **figures, "cover": cover})
     return {
         "match": min((part["match"] for part in parts), default=0.0),
+        "cover": min((part["cover"] for part in parts if part["from"] < START), default=0.0),
         "parts": parts,
         "expert": own,
         "best_of_data": max((part["best"] for part in parts), default=0.0),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.statistics import effective_size
+from smodice_cli.views.audit import LEAST_COVER
 
 # (yellow, red): where a figure deserves a look, and where training on the weights is in doubt. docs/stress.md has the
 # runs behind those of the second opinion.
@@ -209,8 +210,11 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
     text = f"the weights take {100 * audit['match']:.0f} % of what the best trajectories have of the expert"
     if part := min(audit["parts"], key=lambda part: part["match"], default=None):
         text += f" (from step {part['from']} on, where they take least)"
-    auc = health.get("auc", 1.0)
-    if auc < LEAST_AUC:
+    auc, longer = health.get("auc", 1.0), max(10_000, 2 * made.get("steps", 0))
+    if audit.get("cover", 1.0) < LEAST_COVER:
+        text = f"the start of the episodes has {100 * audit['cover']:.0f} % of the weight that is due to it"
+        sharper = f"train V longer (--set value.steps={longer}): it is V that provides for the start"
+    elif auc < LEAST_AUC:
         text += f"; the discriminator hardly knows the expert (AUC {auc:.2f})"
         sharper = "train the discriminator longer (--set disc.steps=4000)"
     likeness = audit["best_of_data"] / max(audit["expert"], 1e-9)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_baselines import NumpyNet, of_linear, same_parameters
+from numpy_nets import NumpyNet, of_linear, same_parameters
 
 from smodice_cli import recipes
 from smodice_cli.algos import dual, smodice

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli.algos import discriminator, dual, nets
+from smodice_cli.algos.audit import Opinion
 from smodice_cli.algos.smodice import end_rewards
 from smodice_cli.artifacts import Artifact
 from smodice_cli.config import as_dict
@@ -61,7 +62,6 @@ class TrainValue(Stage):
         return found
 
     def work(self, context: Context) -> list[Output]:
-        from smodice_cli.views.audit import audit
         from smodice_cli.views.choice import on_equal_rows
         from smodice_cli.views.diagnostics import findings, flow_residual, weight_health
 
@@ -73,13 +73,14 @@ class TrainValue(Stage):
         if disc.header.config["inputs"] == "state":
             end_reward = end_rewards(nets.Discriminator.of(disc.arrays).to(device), data)
         train = partial(fit, context=context)
-        found = dual.solve(data, reward, end_reward, config, generator, device, train)
+        opinion = Opinion(data, config.gamma)
+        found = dual.solve(data, reward, end_reward, config, generator, device, train, opinion)
         columns = _columns(data, reward, found, config.gamma)
         w, t, source = (columns[name] for name in ("w", "t", "source"))
         metrics = weight_health(w, source, data.sources) | found.figures
         alike = on_equal_rows(w, t, as_dict(config))
         metrics["flow_residual"] = flow_residual(data, w if alike is None else alike, config.gamma)
-        metrics |= {"audit": audit(data, w, config.gamma)}
+        metrics |= {"audit": opinion.of(w)}
         metrics |= {"auc": auc} if (auc := disc.header.metrics.get("auc")) is not None else {}
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")

@@ -19,14 +19,21 @@ $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 $(MISMATCHED): %: pipelines/mismatched/%.toml setup
 	$(RUN_RECIPE)
 
-STRESS := hopper-mixed halfcheetah-mixed hopper-few
+# Data as people have them, each with what it is measured by: the value-free weights, plain cloning, and cloning by the labels.
+STRESS := $(patsubst pipelines/stress/%.toml,%,$(wildcard pipelines/stress/*.toml))
+STRESS_TOO := antmaze kitchen
+STRESS_RUN = $(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0 \
+	&& $(RUN_RECIPE) --algo bc,oracle --set eval.curve_episodes=0
 
-.PHONY: stress $(STRESS)
+.PHONY: stress $(STRESS) $(STRESS_TOO:%=stress-%)
 $(STRESS): %: pipelines/stress/%.toml setup
-	$(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0
-	$(RUN_RECIPE) --algo bc --set eval.curve_episodes=0
+	$(STRESS_RUN)
 
-stress: $(STRESS)  ## data as labs have them, several policies or few expert episodes, with bc and the value-free weights beside (docs/stress.md)
+$(STRESS_TOO:%=stress-%): stress-%: pipelines/observations/%.toml setup
+	$(STRESS_RUN)
+
+stress: $(STRESS) $(STRESS_TOO:%=stress-%)  ## data as labs have them, with bc, the value-free weights and an oracle beside (docs/stress.md)
+	$(VENV)/bin/python benchmarks/tables.py stress --out runs/stress.md $(STRESS:%=runs/%$(FROM)) $(STRESS_TOO:%=runs/%$(FROM))
 
 $(EXAMPLES): %: pipelines/examples/%.toml setup
 	$(RUN_RECIPE)

@@ -67,6 +67,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "smodice": "smodice_cli.algos.smodice:SMODICE",
         "bc": "smodice_cli.algos.clone:BC",
         "bc-expert-only": "smodice_cli.algos.clone:BCExpertOnly",
+        "oracle": "smodice_cli.algos.oracle:Oracle",
         "td3bc": "smodice_cli.algos.td3bc:TD3BC",
         "oril": "smodice_cli.algos.oril:ORIL",
         "sail": "smodice_cli.algos.sail:SAIL",

@@ -74,6 +74,9 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "rce": "smodice_cli.algos.rce:RCE",
         "demodice": "smodice_cli.algos.demodice:DemoDICE",
         "demodice-sd": "smodice_cli.algos.demodice:StateDemoDICE",
+        "iql": "smodice_cli.algos.iql:IQL",
+        "seabo": "smodice_cli.algos.seabo:SEABO",
+        "tailo": "smodice_cli.algos.tailo:TAILO",
     },
     singletons=True,
 )

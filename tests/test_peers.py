@@ -164,7 +164,7 @@ def test_safe_negatives_are_the_trajectories_least_like_the_expert() -> None:
 
 def test_a_single_trajectory_has_no_safe_negatives() -> None:
     data = small_data()
-    data.arrays |= {"episode_offsets": np.array([0, 12]), "episode_source": np.zeros(1, np.int32)}
+    data.arrays.update(episode_offsets=np.array([0, 12]), episode_source=np.zeros(1, np.int32))
     config = discriminator.Config(prior=0.2, safe=0.5, steps=2, batch=4, hidden=4)
     learner = discriminator.DiscriminatorLearner(data, config, torch.Generator().manual_seed(0), CPU)
     with pytest.raises(InputError, match="needs trajectories that differ"):

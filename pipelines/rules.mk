@@ -9,7 +9,8 @@ RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE
 
 COMPARISON := pointmass-4direction hopper
 SANITY := hopper-expert hopper-medium hopper-demodice
-ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
+ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah observations/walker2d observations/ant \
+	stress/hopper-mixed stress/walker2d-mixed
 
 .PHONY: $(OBSERVATIONS) $(MISMATCHED) $(EXAMPLES) antmaze-examples comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
 
@@ -76,6 +77,6 @@ $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
 	$(RUN_RECIPE) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*)$(FROM) \
 		--set policy.steps=5000 --set eval.curve_episodes=0
 
-ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
+ablation: $(ABLATION:%=ablation-%)  ## the table of settings: R = 0, f, n, alpha, sampling, policy loss
 	$(VENV)/bin/python benchmarks/tables.py ablation --out docs/ablation.md \
 		$(foreach task,$(ABLATION),runs/ablation-$(notdir $(task))$(FROM))

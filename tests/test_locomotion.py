@@ -233,6 +233,7 @@ def test_training_without_sbx_says_what_to_install(tmp_path: Path, monkeypatch: 
 
 def test_every_body_has_its_expert() -> None:
     on_the_way = {*(f"hopper-{k}k" for k in (45, 75, 95)), *(f"halfcheetah-{k}k" for k in (35, 45, 55, 75, 90))}
+    on_the_way |= {f"walker2d-{k}k" for k in (15, 45, 125, 145, 185)}
     others = {"ant-heading", "hopper-medium", "ant-heading-medium"}
     assert {path.stem for path in SHIPPED} == {*BODIES, *others, *on_the_way}
 

@@ -21,10 +21,12 @@ $(MISMATCHED): %: pipelines/mismatched/%.toml setup
 	$(RUN_RECIPE)
 
 # Data as people have them, each with what it is measured by: the value-free weights, plain cloning, and cloning by the labels.
+# STRESS_ALGOS=bc,oracle,tailo,seabo,iql adds the peers of the literature.
+STRESS_ALGOS ?= bc,oracle
 STRESS := $(patsubst pipelines/stress/%.toml,%,$(wildcard pipelines/stress/*.toml))
 STRESS_TOO := antmaze kitchen
 STRESS_RUN = $(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0 \
-	&& $(RUN_RECIPE) --algo bc,oracle --set eval.curve_episodes=0
+	&& $(RUN_RECIPE) --algo $(STRESS_ALGOS) --set eval.curve_episodes=0
 
 .PHONY: stress $(STRESS) $(STRESS_TOO:%=stress-%)
 $(STRESS): %: pipelines/stress/%.toml setup

@@ -229,7 +229,7 @@ def test_data_without_what_they_need_are_refused_before_anything_runs(tmp_path: 
     given = ("--env", ENV, "--offline", f"file:{without}", "--expert", f"file:{without}#states=5")
     succeed("build-dataset", *given, "--out", data)
     algos = {
-        "iql": (3, "learns from the data's rewards, but"),
+        "iql": (3, "iql learns from the data's rewards, but"),
         "seabo": (3, "needs trajectories of whole states"),
         "oracle": (4, "no rewards to tell the best source by"),
     }

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, clone, nets
 from smodice_cli.algos.losses import average, policy_mse
-from smodice_cli.algos.td3bc import TD3BC
+from smodice_cli.algos.td3bc import need_rewards
 from smodice_cli.artifacts import Arrays
 from smodice_cli.config import setting
 from smodice_cli.data import Dataset
@@ -121,4 +121,6 @@ class IQL(Algorithm):
     Config: ClassVar[type[PolicyConfig]] = TrueRewardConfig
     defaults = {"policy": {"lr": Config.lr}}  # whatever a recipe says of the others
     Learner = IQLLearner
-    accepts = TD3BC.accepts
+
+    def accepts(self, data: Dataset) -> None:
+        need_rewards(data, "iql")

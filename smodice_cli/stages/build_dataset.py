@@ -227,7 +227,7 @@ def _read_offline(
     assert held is not None
     if held.left_out:
         _warn_of_parts(notes, source, held)
-    rows = clipped = longest = 0
+    rows = kept = clipped = longest = 0
     returns: list[float] = []
     share = context.config.keep
     seed = context.seed + 1000 * index  # two sources of one kind must not repeat each other
@@ -243,12 +243,13 @@ def _read_offline(
             source.check_states(block.observations, source.text, rows)
             env.check_places(source.text, block.observations, rows)
             clipped += env.count_outside(block.actions)
+            rows += block.rows
             longest = max(longest, int(np.diff(block.offsets).max()))
             returns += block.returns()
             block = block.thin(share, thinning) if share < 1 else block
+            kept += block.rows
             with files.writing(context.out):
                 spool.append(replace(block, actions=np.clip(block.actions, *env.action_range)), index)
-            rows += block.rows
             bar.update(rows, episodes=len(returns))
     if clipped:
         _warn_of_clipping(notes, source, env, f"{clipped} of {rows}")
@@ -259,7 +260,7 @@ def _read_offline(
     named = {"names": held.names, "action_names": held.action_names, "left_out": held.left_out}
     called = {"episode_name": held.episode_name} if held.episode_name else {}
     named_parts = {key: list(names) for key, names in named.items() if names}
-    return source.summary(rows, returns, rewards=held.rewards) | called | named_parts
+    return source.summary(kept, returns, rewards=held.rewards) | called | named_parts
 
 
 def _names(described: list[dict[str, Any]], which: str) -> list[str]:

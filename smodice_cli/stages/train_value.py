@@ -97,7 +97,8 @@ class BySource(Learner):
 
     def __init__(self, inner: dual.ValueLearner, data: Dataset) -> None:
         self.inner, self.config, self.state = inner, inner.config, inner.state
-        self.schedule, self.shown, self.update = inner.schedule, inner.shown, inner.update  # type: ignore[method-assign]
+        self.schedule, self.shown, self.notes = inner.schedule, inner.shown, inner.notes
+        self.update = inner.update  # type: ignore[method-assign]
         source = data.source_of_row()
         own = [np.flatnonzero(source == index) for index in range(len(data.sources))]
         evenly = [rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=int)] for rows in own]

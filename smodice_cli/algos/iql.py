@@ -32,9 +32,7 @@ MOST_WEIGHT = 100.0  # of a row in the policy's loss
 class Config(PolicyConfig):
     """train-policy by IQL on some reward."""
 
-    steps: int = setting(
-        100_000, "gradient steps", gt=0
-    )  # the targets make 1 / (tau (1 - gamma)) = 20,000 a time constant
+    steps: int = setting(100_000, "gradient steps", gt=0)  # 1 / (tau (1 - gamma)) = 20,000 are a time constant of Q
     lr: float = setting(3e-4, "Adam's learning rate", gt=0)
     gamma: float = setting(0.99, "discount of the critics", gt=0, lt=1)
     tau: float = setting(5e-3, "share of the networks that their targets take over", gt=0, le=1)

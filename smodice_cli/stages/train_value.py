@@ -100,9 +100,8 @@ class BySource(Learner):
         self.schedule, self.shown, self.notes = inner.schedule, inner.shown, inner.notes
         self.update = inner.update  # type: ignore[method-assign]
         source = data.source_of_row()
-        own = [np.flatnonzero(source == index) for index in range(len(data.sources))]
-        evenly = [rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=int)] for rows in own]
-        self.rows = {name: torch.from_numpy(rows) for name, rows in zip(data.sources, evenly, strict=True) if len(rows)}
+        own = ((name, np.flatnonzero(source == index)) for index, name in enumerate(data.sources))
+        self.rows = {name: torch.from_numpy(_evenly(rows)) for name, rows in own if len(rows)}
 
     def check(self) -> tuple[dict[str, float], bool]:
         figures, stop = self.inner.check()
@@ -113,6 +112,10 @@ class BySource(Learner):
             xi = importance_weights(problem.config.f, residual, problem.alpha, problem.cap, nu)
         parts = xi.split([len(rows) for rows in self.rows.values()])
         return figures | {f"xi {name}": float(part.mean()) for name, part in zip(self.rows, parts, strict=True)}, stop
+
+
+def _evenly(rows: np.ndarray) -> np.ndarray:
+    return rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=np.int64)]
 
 
 def _columns(data: Dataset, reward: np.ndarray, found: dual.Weights, gamma: float) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
     python benchmarks/tables.py ablation RUNS... --out docs/ablation.md          # make ablation
     python benchmarks/tables.py comparison RUNS... --out docs/comparison.md      # make comparison, make sanity
+    python benchmarks/tables.py stress RUNS... --out runs/stress.md              # make stress
 
 The comparison's curves are drawn beside it, docs/comparison.png. Runs that are not finished are left out.
 """
@@ -87,6 +88,16 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def stress(summaries: dict[str, dict[str, Any]]) -> list[str]:
+    """One row for each recipe, one column for each method, every seed."""
+    methods = list(dict.fromkeys(row["method"] for summary in summaries.values() for row in summary["methods"]))
+    lines = [f"| recipe | {' | '.join(methods)} |", "|---" * (1 + len(methods)) + "|"]
+    for name, summary in summaries.items():
+        found = {row["method"]: ", ".join(f"{x:.1f}" for x in figures(row)) for row in summary["methods"]}
+        lines.append(f"| `{name}` | {' | '.join(found.get(method, '') for method in methods)} |")
+    return lines
+
+
 def draw(folders: list[Path], path: Path) -> None:
     """The score over training of every run, a panel for each method."""
     found = runs.collect(folders)
@@ -95,13 +106,13 @@ def draw(folders: list[Path], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("table", choices=("ablation", "comparison"))
+    parser.add_argument("table", choices=("ablation", "comparison", "stress"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     folders = [folder for folder in options.folders if (folder / "summary.json").exists()]
     summaries = {name_of(folder): json.loads((folder / "summary.json").read_text()) for folder in folders}
-    lines = {"ablation": ablation, "comparison": comparison}[options.table](summaries)
+    lines = {"ablation": ablation, "comparison": comparison, "stress": stress}[options.table](summaries)
     if options.table == "comparison":
         picture = options.out.with_suffix(".png")
         draw(folders, picture)

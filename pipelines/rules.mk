@@ -9,7 +9,8 @@ RUN_RECIPE = $(SMODICE) run $< --seeds $(SEEDS) $(if $(SOURCE),--source $(SOURCE
 
 COMPARISON := pointmass-4direction hopper
 SANITY := hopper-expert hopper-medium hopper-demodice
-ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah
+ABLATION := examples/pointmass-4direction observations/hopper observations/halfcheetah observations/walker2d observations/ant \
+	stress/hopper-mixed stress/walker2d-mixed
 
 .PHONY: $(OBSERVATIONS) $(MISMATCHED) $(EXAMPLES) antmaze-examples comparison $(COMPARISON:%=comparison-%) sanity $(SANITY:%=sanity-%) ablation $(ABLATION:%=ablation-%)
 
@@ -19,14 +20,23 @@ $(OBSERVATIONS): %: pipelines/observations/%.toml setup
 $(MISMATCHED): %: pipelines/mismatched/%.toml setup
 	$(RUN_RECIPE)
 
-STRESS := hopper-mixed halfcheetah-mixed hopper-few
+# Data as people have them, each with what it is measured by: the value-free weights, plain cloning, and cloning by the labels.
+# STRESS_ALGOS=bc,oracle,tailo,seabo,iql adds the peers of the literature.
+STRESS_ALGOS ?= bc,oracle
+STRESS := $(patsubst pipelines/stress/%.toml,%,$(wildcard pipelines/stress/*.toml))
+STRESS_TOO := antmaze kitchen
+STRESS_RUN = $(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0 \
+	&& $(RUN_RECIPE) --algo $(STRESS_ALGOS) --set eval.curve_episodes=0
 
-.PHONY: stress $(STRESS)
+.PHONY: stress $(STRESS) $(STRESS_TOO:%=stress-%)
 $(STRESS): %: pipelines/stress/%.toml setup
-	$(RUN_RECIPE) --variants pipelines/returns.toml --set eval.curve_episodes=0
-	$(RUN_RECIPE) --algo bc --set eval.curve_episodes=0
+	$(STRESS_RUN)
 
-stress: $(STRESS)  ## data as labs have them, several policies or few expert episodes, with bc and the value-free weights beside (docs/stress.md)
+$(STRESS_TOO:%=stress-%): stress-%: pipelines/observations/%.toml setup
+	$(STRESS_RUN)
+
+stress: $(STRESS) $(STRESS_TOO:%=stress-%)  ## data as labs have them, with bc, the value-free weights and an oracle beside (docs/stress.md)
+	$(VENV)/bin/python benchmarks/tables.py stress --out runs/stress.md $(STRESS:%=runs/%$(FROM)) $(STRESS_TOO:%=runs/%$(FROM))
 
 $(EXAMPLES): %: pipelines/examples/%.toml setup
 	$(RUN_RECIPE)
@@ -78,6 +88,6 @@ $(ABLATION:%=ablation-%): ablation-%: pipelines/%.toml setup
 	$(RUN_RECIPE) --variants pipelines/ablation.toml --out runs/ablation-$(notdir $*)$(FROM) \
 		--set policy.steps=5000 --set eval.curve_episodes=0
 
-ablation: $(ABLATION:%=ablation-%)  ## the table of settings: f, n, alpha, sampling, policy loss
+ablation: $(ABLATION:%=ablation-%)  ## the table of settings: R = 0, f, n, alpha, sampling, policy loss
 	$(VENV)/bin/python benchmarks/tables.py ablation --out docs/ablation.md \
 		$(foreach task,$(ABLATION),runs/ablation-$(notdir $(task))$(FROM))

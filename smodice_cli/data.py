@@ -90,6 +90,14 @@ class Transitions:
         found = replace(self, terminals=np.zeros(self.rows, bool), timeouts=timeouts)
         return found.rows_at(keep, offsets_of(lengths[lengths > 0]), lengths > 0)
 
+    def thin(self, share: float, rng: np.random.Generator) -> Transitions:
+        """A share of the rows, drawn at random: each keeps its own next state, and one that was not the end is cut."""
+        keep = rng.random(self.rows) < share
+        lengths = np.add.reduceat(keep, self.offsets[:-1], dtype=np.int64)
+        found = self.rows_at(keep, offsets_of(lengths[lengths > 0]), lengths > 0)
+        found.timeouts[found.offsets[1:] - 1] = ~found.terminals[found.offsets[1:] - 1].astype(bool)
+        return found
+
     def returns(self) -> list[float]:
         """The sum of each episode's rewards."""
         return np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64).tolist()

@@ -38,6 +38,8 @@ class RowWeights:
         dataset = artifacts.follow(found, "dataset", "dataset")
         if "episode_origin" not in dataset.arrays:
             raise InputError(f"{dataset.path} does not say where its rows were recorded", "build it again")
+        if dataset.header.config.get("keep", 1.0) < 1:
+            raise InputError(f"{dataset.path} left rows out at random: what is left has no number of its own", "keep=1")
         data = Dataset.of(dataset)
         real = data.real_rows()  # an absorbing end was never recorded
         where = dataset.arrays["episode_origin"][data.episode_of_row()[real]]

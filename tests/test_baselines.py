@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ENV, OFFLINE, SMALL, TINY, digest, listing, refuse, smodice, succeed, write_recipe
+from numpy_nets import NumpyNet, of_linear, own, same_parameters, sigmoid
 from recordings import write_file
 
 from smodice_cli import artifacts, config, recipes, sources, training
@@ -107,59 +108,6 @@ def test_demodices_dual_is_that_of_its_paper() -> None:
 
 
 # --- updates of TD3+BC, and of what is built on it, in numpy ---------------------------------------------------------
-
-
-class NumpyNet:
-    """Two hidden ReLU layers with gradients by hand; weights are (inputs, outputs)."""
-
-    def __init__(self, weights: list[np.ndarray], biases: list[np.ndarray]) -> None:
-        self.parameters = [w.copy() for w in weights] + [b.copy() for b in biases]
-        self.moments = [(np.zeros_like(p), np.zeros_like(p)) for p in self.parameters]
-        self.count = 0
-
-    def copy(self) -> NumpyNet:
-        return NumpyNet(self.parameters[:3], self.parameters[3:])
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        self.inputs = []
-        for layer in range(3):
-            self.inputs.append(x if layer == 0 else np.maximum(x, 0))
-            x = self.inputs[-1] @ self.parameters[layer] + self.parameters[3 + layer]
-        return x
-
-    def backward(self, gradient: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        weights, biases = [], []
-        for layer in (2, 1, 0):
-            weights.insert(0, self.inputs[layer].T @ gradient)
-            biases.insert(0, gradient.sum(0))
-            gradient = gradient @ self.parameters[layer].T
-            if layer:
-                gradient = gradient * (self.inputs[layer] > 0)
-        return weights + biases, gradient
-
-    def adam(self, gradients: list[np.ndarray], lr: float) -> None:
-        self.count += 1
-        for p, g, (m, v) in zip(self.parameters, gradients, self.moments, strict=True):
-            m += 0.1 * (g - m)
-            v += 0.001 * (g**2 - v)
-            p -= lr * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + 1e-8)
-
-    def follow(self, other: NumpyNet, tau: float) -> None:
-        for p, o in zip(self.parameters, other.parameters, strict=True):
-            p += tau * (o - p)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def own(*tensors: Any) -> list[np.ndarray]:
-    return [t.detach().numpy().astype(np.float64) for t in tensors]
-
-
-def of_linear(*layers: Any) -> NumpyNet:
-    """The same network in numpy."""
-    return NumpyNet([w.T for w in own(*(x.weight for x in layers))], own(*(x.bias for x in layers)))
 
 
 TD3 = ("td3bc", "oril", "sail", "rce")
@@ -313,11 +261,6 @@ def test_updates_equal_an_independent_computation(algo: str) -> None:
         same_parameters(of_linear(*learner.inverse.body[:6:2]), expected.inverse)
 
 
-def same_parameters(found: NumpyNet, expected: NumpyNet) -> None:
-    for mine, theirs in zip(found.parameters, expected.parameters, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
-
-
 # --- the command line ------------------------------------------------------------------------------------------------
 
 HOPPER_EXPERT = "sim:hopper-expert#traj=0"
@@ -330,10 +273,11 @@ def with_actions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = ("build-dataset", "--env", "hopper", "--offline", "sim:hopper-random#400", "--expert", HOPPER_EXPERT)
     succeed(*build, "--set", "expert_actions=true", "--out", run / "dataset.h5")
     small = ("--steps", "5", *SMALL)
-    for algo in ("smodice", "sail", "demodice"):
+    for algo in ("smodice", "sail", "demodice", "tailo"):
         out = run / f"{algo}.disc.safetensors"
         succeed("train-disc", "--algo", algo, "--data", run / "dataset.h5", "--out", out, *small)
-    for algo, disc in (("smodice", "smodice"), ("demodice", "demodice"), ("demodice-sd", "smodice")):
+    for algo in ("smodice", "demodice", "demodice-sd", "tailo"):
+        disc = "smodice" if algo == "demodice-sd" else algo
         out = run / f"{algo}.value.safetensors"
         succeed("train-value", "--algo", algo, "--disc", run / f"{disc}.disc.safetensors", "--out", out, *small)
     return run
@@ -364,7 +308,7 @@ def test_one_step_of_every_algorithm_gives_a_policy_that_acts(algo: str, with_ac
     succeed(*command(algo, with_actions, out))
     header = artifacts.read_any(out).header
     assert header.config["algo"] == algo
-    assert ("tau" in header.config) == (algo in TD3), "what an algorithm does not read is not stored"
+    assert ("tau" in header.config) == (algo in (*TD3, "iql", "seabo")), "what an algorithm does not read is not stored"
     score = succeed("eval", "--policy", out, "--episodes", "1", "--threads", "1", "--json").json["score"]
     assert score["episodes"] == 1
     assert succeed(*command(algo, with_actions, out), "--json").json["status"] == "cached"
@@ -461,7 +405,7 @@ def test_a_setting_that_the_algorithm_does_not_read_is_refused(finished_run: Pat
         4, "train-policy", "--algo", "rce", *data, "--set", "average=0"
     )
     rows = succeed("settings", "policy", "--json").json
-    assert rows["policy.tau"]["meaning"].endswith("td3bc, oril, sail, rce only")
+    assert rows["policy.tau"]["meaning"].endswith("td3bc, oril, sail, rce, iql, seabo only")
 
 
 def test_settings_that_nothing_would_read_are_refused(tmp_path: Path) -> None:

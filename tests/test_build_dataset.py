@@ -12,7 +12,8 @@ import pytest
 from conftest import listing, refuse, succeed
 from recordings import HOPPER, rows_of, write_d4rl
 
-from smodice_cli import lazy, sources
+from smodice_cli import artifacts, lazy, sources
+from smodice_cli.data import Dataset
 from smodice_cli.errors import InputError
 from smodice_cli.sources.expert import expert_return, expert_states
 from smodice_cli.sources.layouts import arrays
@@ -173,3 +174,52 @@ def test_header_holds_the_return_of_the_offline_experts(tmp_path: Path) -> None:
     summary = succeed("build-dataset", "--env", HOPPER, *arguments, "--out", tmp_path / "d.h5", "--json").json
     assert summary["metrics"]["expert_return"] == pytest.approx(50)
     assert [entry["mean_return"] for entry in summary["metrics"]["offline"]] == pytest.approx([50, -10])
+
+
+def test_the_best_trajectory_has_the_highest_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_d4rl(tmp_path / "log.hdf5", episodes=5, length=20)
+    with h5py.File(path, "a") as file:
+        file["rewards"][:] = np.repeat([1.0, 3.0, 2.0, 9.0, -1.0], 20)
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 50)  # it is in the second of the blocks
+    for text, number in (("#best", 3), ("#best=3", 1)):
+        found, wanted = (rows_of(f"file:{path}{one}", HOPPER) for one in (text, f"#traj={number}"))
+        np.testing.assert_array_equal(found.observations, wanted.observations)
+    with pytest.raises(InputError, match="has only 5 trajectories"):
+        rows_of(f"file:{path}#best=6", HOPPER)
+    first, best = (rows_of(f"sim:hopper-random#{one}", HOPPER) for one in ("episodes=9", "best=9"))
+    assert best.returns() == [max(first.returns())]
+    arguments = ("build-dataset", "--env", HOPPER, "--offline", f"file:{path}", "--expert", f"file:{path}#best")
+    told = succeed(*arguments, "--out", tmp_path / "d.h5", "--json").json
+    assert told["metrics"]["expert_return"] == pytest.approx(180)
+
+
+def test_a_best_trajectory_that_nothing_tells_is_refused(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "log.hdf5")
+    with h5py.File(path, "a") as file:
+        file["rewards"][:] = 0.0
+    arguments = ("build-dataset", "--env", HOPPER, "--offline", f"file:{path}", "--expert")
+    assert "holds no rewards that would tell" in refuse(3, *arguments, f"file:{path}#best", "--out", tmp_path / "d.h5")
+    with h5py.File(path, "a") as file:
+        file["rewards"][:] = np.nan
+    assert "NaN or infinite rewards" in refuse(3, *arguments, f"file:{path}#best", "--out", tmp_path / "d.h5")
+    said = refuse(2, *arguments, "sim:hopper-expert#best", "--out", tmp_path / "d.h5")
+    assert "say how many trajectories the best is to be of" in said
+
+
+def test_missing_states_of_the_expert_leave_pairs_that_are_one_step_apart(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "log.hdf5", episodes=4, length=20)
+    out, given = tmp_path / "d.h5", ("--set", "expert_keep=0.5", "--set", "expert_actions=true", "--set", "keep=0.3")
+    arguments = ("build-dataset", "--env", HOPPER, "--offline", f"file:{path}", "--expert", f"file:{path}#episodes=3")
+    told = succeed(*arguments, *given, "--out", out, "--json").json["metrics"]
+    data, whole = Dataset.of(artifacts.load(out, "dataset")), rows_of(f"file:{path}#episodes=3", HOPPER)
+    assert told["rows"] == data.rows < 50
+    steps = {(s.tobytes(), n.tobytes()) for s, n in zip(whole.observations, whole.next_observations, strict=True)}
+    found = {(s.tobytes(), n.tobytes()) for s, n in zip(*data.expert_transitions(), strict=True)}
+    assert 5 < len(found) < 40
+    assert found < steps
+    assert len(data["expert/observations"]) == data["expert/offsets"][-1] == told["expert_states"]
+    taken = dict(zip((state.tobytes() for state in whole.observations), whole.actions, strict=True))
+    for state, action in zip(*data.expert_pairs(), strict=True):
+        np.testing.assert_array_equal(action, taken[state.tobytes()])
+    full = succeed(*arguments, "--out", tmp_path / "whole.h5", "--json").json["metrics"]
+    assert told["expert_return"] == full["expert_return"], "of the whole episodes"

@@ -67,6 +67,19 @@ def test_a_truncated_block_ends_where_it_is_cut_in_a_timeout(block: Transitions,
     assert np.delete(cut.terminals | cut.timeouts, ends).sum() == 0
 
 
+@given(block=episodes, share=st.floats(0.05, 0.95), seed=st.integers(0, 99))
+def test_missing_rows_leave_the_others_with_their_own_next_states(block: Transitions, share: float, seed: int) -> None:
+    found = block.thin(share, np.random.default_rng(seed))
+    kept = np.random.default_rng(seed).random(block.rows) < share
+    for name in ("observations", "actions", "rewards", "next_observations", "terminals"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(block, name)[kept])
+    episode = np.repeat(np.arange(block.episodes), np.diff(block.offsets))[kept]
+    np.testing.assert_array_equal(np.diff(found.offsets), np.unique(episode, return_counts=True)[1])
+    ends = found.offsets[1:] - 1
+    assert (found.terminals[ends] ^ found.timeouts[ends]).all()
+    assert np.delete(found.terminals | found.timeouts, ends).sum() == 0
+
+
 @given(block=episodes)
 def test_terminal_rows_lead_to_the_absorbing_state_and_it_to_itself(block: Transitions) -> None:
     found = with_absorbing(block)

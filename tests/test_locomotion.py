@@ -18,6 +18,7 @@ from smodice_cli.algos.acting import POLICY_TENSORS, NumpyPolicy
 from smodice_cli.envs import rendering
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.experts.train import train_expert
+from smodice_cli.sources.sim import behaviour, check_actor
 
 BODIES = ("hopper", "walker2d", "halfcheetah", "ant", "halfcheetah-short", "ant-disabled")
 POLICIES = Path(str(resources.files("smodice_cli.envs"))) / "policies"
@@ -137,6 +138,21 @@ def test_a_step_equals_gymnasiums_to_the_bit_but_for_the_healthy_reward_at_the_e
     assert ends or name == "halfcheetah"
 
 
+def test_a_noisy_hopper_is_a_hopper_with_noise_of_its_seed_on_its_actions() -> None:
+    """The same policies act in it, and a seed gives the same episode again."""
+    still, noisy, again = envs.make("hopper"), envs.make("hopper-noisy"), envs.make("hopper-noisy")
+    np.testing.assert_array_equal(still.reset(seed=3)[0], noisy.reset(seed=3)[0])
+    again.reset(seed=3)
+    for _ in range(5):
+        quiet, one, two = (env.step(np.zeros(3, np.float32))[0] for env in (still, noisy, again))
+        np.testing.assert_array_equal(one, two)
+        assert np.abs(one - quiet).max() > 1e-4
+    assert behaviour("hopper-noisy-expert").policy == behaviour("hopper-expert").policy
+    assert behaviour("hopper-noisy-75k").policy == behaviour("hopper-75k").policy
+    with pytest.raises(InputError, match="trained for hopper, not for walker2d"):
+        check_actor(f"walker2d@{POLICIES / 'hopper.safetensors'}")
+
+
 def test_walker_feet_have_the_different_frictions_of_v2() -> None:
     model = envs.make("walker2d").unwrapped.model
     assert model.geom("foot_geom").friction[0] != model.geom("foot_left_geom").friction[0]
@@ -217,6 +233,7 @@ def test_training_without_sbx_says_what_to_install(tmp_path: Path, monkeypatch: 
 
 def test_every_body_has_its_expert() -> None:
     on_the_way = {*(f"hopper-{k}k" for k in (45, 75, 95)), *(f"halfcheetah-{k}k" for k in (35, 45, 55, 75, 90))}
+    on_the_way |= {f"walker2d-{k}k" for k in (15, 45, 125, 145, 185)}
     others = {"ant-heading", "hopper-medium", "ant-heading-medium"}
     assert {path.stem for path in SHIPPED} == {*BODIES, *others, *on_the_way}
 

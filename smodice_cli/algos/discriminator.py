@@ -20,6 +20,7 @@ from smodice_cli.statistics import auroc
 from smodice_cli.training import Adam, Learner, State, descend
 
 BLOCK = 1 << 14  # rows at a time when R is evaluated on the whole data set
+FIRST = 0.2  # of the steps, in which `safe` finds the trajectories that are not the expert's
 WATCHED = 8192  # held-out states on which the AUC is measured
 
 
@@ -44,12 +45,23 @@ class Config(BaseConfig):
     prior: float = setting(
         0.0, "share of expert-like states in the offline data for the nnPU loss; 0 is Eq. 9", ge=0, lt=1
     )
+    safe: float = setting(
+        0.0,
+        "share of the trajectories, those least like the expert, that alone count as offline after a first fifth of "
+        "the steps under the prior (tailo); 0 takes all",
+        ge=0,
+        lt=1,
+    )
     holdout: float = setting(0.1, "share of the states kept out of training to measure the AUC on", ge=0, lt=1)
     freeze_first_layer: bool = setting(False, "leave the first layer as initialised (what the official code does)")
 
     def check(self) -> None:
         if self.loss == "wasserstein" and (self.gradient_penalty == 0 or self.prior):
             raise ConfigError("disc.loss = wasserstein needs disc.gradient_penalty above 0 and disc.prior = 0")
+        if self.safe and not self.prior:
+            raise ConfigError(
+                "disc.safe needs disc.prior: the trajectories are chosen by a positive-unlabelled classifier"
+            )
 
 
 class DiscriminatorLearner(Learner):
@@ -67,7 +79,10 @@ class DiscriminatorLearner(Learner):
         self.expert = torch.from_numpy(data.expert_inputs(config.inputs)).to(device)
         self.expert_rows, self.expert_watched = self._split(len(self.expert))
         self.offline_rows, self.offline_watched = self._split(data.rows)
-        self.state = State({"disc": self.net}, {"disc": self.optimiser}, generator)
+        self.negatives = torch.ones(len(data.offsets) - 1, dtype=torch.bool)  # trajectories
+        self.negative_rows: Tensor | None = None  # their rows among those that train, once they are chosen
+        extra = {"negatives": self.negatives} if config.safe else {}
+        self.state = State({"disc": self.net}, {"disc": self.optimiser}, generator, extra)
 
     def _split(self, count: int) -> tuple[Tensor, Tensor]:
         """Which states train and which are only watched (at most WATCHED of them)."""
@@ -82,15 +97,41 @@ class DiscriminatorLearner(Learner):
         inputs = self.data.offline_inputs(self.config.inputs, rows)
         return self.net.select(torch.from_numpy(inputs).to(self.device))
 
+    def _begin_again(self) -> None:
+        """Choose the safe negatives by what was learned so far, and forget it (D52)."""
+        reward, offsets = self.rewards()[0].cpu().double().numpy(), self.data.offsets
+        mean = np.add.reduceat(reward, offsets[:-1]) / np.diff(offsets)
+        self.negatives.copy_(torch.from_numpy(mean < np.quantile(mean, self.config.safe)))
+        if not self.negatives.any():
+            raise InputError("disc.safe needs trajectories that differ: none is less like the expert than the others")
+        self.net.load_state_dict(new_discriminator(self.data, self.config, self.generator).state_dict())
+        for moment in self.optimiser.moments.values():
+            moment.zero_()
+
+    def _offline_rows(self, step: int) -> tuple[Tensor, float]:
+        """Which offline rows a step draws from, and the share of them that may be the expert's."""
+        config = self.config
+        first = max(1, int(FIRST * config.steps))
+        if not config.safe or step < first:
+            return self.offline_rows, config.prior
+        if step == first:
+            self._begin_again()
+        if self.negative_rows is None:
+            rows = self.offline_rows.numpy()
+            chosen = self.negatives.numpy()[np.searchsorted(self.data.offsets, rows, side="right") - 1]
+            self.negative_rows = torch.from_numpy(rows[chosen])
+        return self.negative_rows, 0.0
+
     def update(self, step: int) -> dict[str, Tensor]:
         config = self.config
+        among, prior = self._offline_rows(step)
         expert = self.expert[self._draw(self.expert_rows)]
-        offline = self._offline(self._draw(self.offline_rows).numpy())
+        offline = self._offline(self._draw(among).numpy())
         on_expert, on_offline = self.net(torch.cat([expert, offline])).split(config.batch)
         if config.loss == "wasserstein":
             loss, info = wasserstein_loss(on_expert, on_offline)
         else:
-            loss, info = discriminator_loss(on_expert, on_offline, config.prior)
+            loss, info = discriminator_loss(on_expert, on_offline, prior)
         info = {"loss": loss, **info}
         if config.gradient_penalty:
             mix = torch.rand((config.batch, 1), generator=self.generator).to(self.device)

@@ -40,6 +40,9 @@ class Config(BaseConfig):
     estimator: str = setting(
         "dual", "V on the dual, or TAILO's value-free trajectory weights", choices=("dual", "returns")
     )
+    reward: str = setting(
+        "discriminator", "R(s): the discriminator's, or 0 everywhere (SMODICE-Zero)", choices=("discriminator", "zero")
+    )
     f: str = setting(
         "kl", "the divergence D_f(d || d^O); auto asks select-f", choices=lambda: (*DIVERGENCES, AUTO), flag=True
     )

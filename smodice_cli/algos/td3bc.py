@@ -147,6 +147,13 @@ class TD3Learner(PolicyLearner):
         return 0.0
 
 
+def need_rewards(data: Dataset, who: str) -> None:
+    """Refuse data that hold none, or only zeros."""
+    if data.without_rewards or not data["rewards"].any():
+        which = f"{data.without_rewards[0]} holds none" if data.without_rewards else "every one of them is 0"
+        raise InputError(f"{who} learns from the data's rewards, but {which}")
+
+
 class TD3BC(Algorithm):
     """td3bc: offline RL on the data's own rewards, for reference."""
 
@@ -155,9 +162,7 @@ class TD3BC(Algorithm):
     Learner = TD3Learner
 
     def accepts(self, data: Dataset) -> None:
-        if data.without_rewards or not data["rewards"].any():
-            which = f"{data.without_rewards[0]} holds none" if data.without_rewards else "every one of them is 0"
-            raise InputError(f"td3bc learns from the data's rewards, but {which}")
+        need_rewards(data, "td3bc")
 
 
 # --- on a discriminator's reward --------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class Environment:
     demonstrator: Callable[..., Transitions] | None = None  # (seed, number) -> one episode of a controller
     kinds: Mapping[str, Callable[..., Transitions]] = field(default_factory=dict)  # further controllers: sim:NAME-KIND
     steered: Path | None = None  # the policy that its controllers steer; they take its `act` after seed and number
+    policies: str = ""  # the environment whose shipped policies act in this one: the same body in another world
     possible: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them can occur
     goes_on: bool = False  # recordings go on where the task is solved: terminals mark states, timeouts end an episode
     action_range: tuple[Any, Any] = (-1.0, 1.0)  # least and largest action, of all dimensions or of each
@@ -131,6 +132,7 @@ ENVIRONMENTS: Registry[Environment] = Registry(
     {
         "pointmass-4direction": "smodice_cli.envs.pointmass:POINTMASS",
         "hopper": "smodice_cli.envs.locomotion:HOPPER",
+        "hopper-noisy": "smodice_cli.envs.locomotion:HOPPER_NOISY",
         "walker2d": "smodice_cli.envs.locomotion:WALKER2D",
         "halfcheetah": "smodice_cli.envs.locomotion:HALFCHEETAH",
         "ant": "smodice_cli.envs.locomotion:ANT",

@@ -29,6 +29,7 @@ Edit = Callable[[ElementTree.Element], None]  # of a model, from its root on
 
 TORSO_SCALE = 0.5  # HalfCheetah-Short
 LEG_SCALE = 0.75  # Ant-Disabled
+ACTION_NOISE = 0.1  # deviation, of actions in [-1, 1]: Hopper-Noisy
 
 
 class _Body(MujocoEnv):
@@ -87,6 +88,13 @@ class Hopper(_Walker, HopperEnv):
         low, high = self._healthy_state_range
         rest = np.concatenate((self._qpos[2:], self._qvel))
         return super()._stands() and bool(low < rest.min() and rest.max() < high)
+
+
+class HopperNoisy(Hopper):
+    """The same with stochastic dynamics: its motors do what they are told, give or take some noise."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        return super().step(np.clip(action + ACTION_NOISE * self.np_random.standard_normal(len(action)), -1, 1))
 
 
 class Walker2d(_Walker, Walker2dEnv):

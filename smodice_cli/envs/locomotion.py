@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smodice_cli.envs import Environment, d4rl_tables
 
 PLANAR = (("pitch",), ("forward speed", "vertical speed", "pitch rate"))  # a body in a plane: its angle, its rates
@@ -30,6 +32,7 @@ def _declare(
 
 
 HOPPER = _declare("hopper", "Hopper", LEG)
+HOPPER_NOISY = replace(_declare("hopper-noisy", "HopperNoisy", LEG), policies="hopper")
 WALKER2D = _declare("walker2d", "Walker2d", WALKER_JOINTS)
 HALFCHEETAH = _declare("halfcheetah", "HalfCheetah", CHEETAH_JOINTS)
 ANT = _declare("ant", "Ant", ANT_JOINTS, FREE)

@@ -8,6 +8,7 @@ file:logs  file:logs/*.hdf5         all recordings of a folder or of a pattern
 ...#200                             the first trajectories (of a simulation: transitions)
 ...#steps=5000  #episodes=10        the same, said outright
 ...#traj=8                          one trajectory, counted from 0
+...#best  #best=50                  the one with the highest return, of all or of the first 50
 ...#filter=train                    those of robomimic's filter key, or of LeRobot's split
 ...#states=300  #success=300        states drawn at random; success states by the task's own test (experts only)
 """
@@ -66,14 +67,14 @@ def parse(text: str) -> Source:
 
 
 def _parse_selection(text: str, selection: str, bare_number: str) -> tuple[str, int | None]:
-    """What is counted, and the number, which only `success` can do without."""
+    """What is counted, and the number, which `success` and `best` can do without."""
     word, equals, number = selection.partition("=")
     if not equals and word.isdecimal():
         word, number = bare_number, word
     known = [*ROW_SELECTIONS, *STATE_SELECTIONS]
     if word not in known:
         raise UsageError(f"source '{text}': unknown selection '#{word}'", nearest(word, known))
-    if not number and word == "success":
+    if not number and word in ("success", "best"):
         return word, None
     if not number.isdecimal() or len(number) > MOST_DIGITS or (int(number) == 0 and word != "traj"):
         raise UsageError(f"source '{text}': '#{word}=' needs a positive whole number")

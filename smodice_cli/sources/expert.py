@@ -88,6 +88,23 @@ def _draw(stream: Iterator[Transitions], source: Source, env: str, rng: np.rando
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
+def thin(found: ExpertStates, share: float, rng: np.random.Generator) -> ExpertStates:
+    """A share of the states, drawn at random; what was not one step apart is now two trajectories, not one."""
+    keep = rng.random(len(found.states)) < share
+    begins = np.zeros(len(keep), bool)
+    begins[offsets_of(found.lengths)[:-1]] = True
+    begins |= ~np.roll(keep, 1)
+    pieces = np.diff(np.append(np.flatnonzero(begins[keep]), keep.sum())) if len(found.lengths) else found.lengths
+    acted = keep[found.action_rows]
+    return replace(
+        found,
+        states=found.states[keep],
+        lengths=pieces,
+        actions=None if found.actions is None else found.actions[acted],
+        action_rows=(np.cumsum(keep) - 1)[found.action_rows[acted]],
+    )
+
+
 def check(found: ExpertStates, source: Source, env: Environment, *, dims: str) -> None:
     """Refuse an expert that cannot be imitated; where `dims` are shared, its states may have another width."""
     who, width = f"expert source '{source.text}'", found.states.shape[1]

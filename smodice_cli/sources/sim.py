@@ -18,6 +18,10 @@ from smodice_cli.parallel import ordered_map
 from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Source
 
 BATCH = 8  # episodes a worker makes at a time
+FROM_ALL = {  # selections that may go without a number where there is an end
+    "success": "success states to simulate, e.g. #success=300",
+    "best": "trajectories the best is to be of, e.g. #best=50",
+}
 RANDOM = "random"  # the kind of data that uniform actions give
 
 
@@ -39,8 +43,8 @@ class Simulation(Source):
     def check(self, example: str) -> None:
         if not self.selection:
             raise UsageError(f"source '{self.text}': a simulation needs a size, e.g. {self.text}{example}")
-        if self.selection == "success" and self.count is None:
-            raise UsageError(f"source '{self.text}': say how many success states to simulate, e.g. #success=300")
+        if self.selection in FROM_ALL and self.count is None:
+            raise UsageError(f"source '{self.text}': say how many {FROM_ALL[self.selection]}")
         check_actor(self.name)
 
     def file(self, *, fetch: bool = True) -> Path | None:
@@ -94,7 +98,8 @@ def behaviour(name: str) -> Actor:
         return Actor(env)
     if env in ENVIRONMENTS and kind in ENVIRONMENTS[env].kinds:
         return Actor(env, ENVIRONMENTS[env].kinds[kind], ENVIRONMENTS[env].steered)
-    shipped = envs.POLICIES / f"{env if kind == 'expert' else name}.safetensors"
+    home = ENVIRONMENTS[env].policies or env if env in ENVIRONMENTS else env
+    shipped = envs.POLICIES / f"{home if kind == 'expert' else f'{home}-{kind}'}.safetensors"
     if env in ENVIRONMENTS and name not in ENVIRONMENTS and (shipped.is_file() or kind in ("expert", "medium")):
         if not shipped.is_file():
             raise InputError(
@@ -118,7 +123,7 @@ def check_actor(name: str) -> None:
         return
     env, found = actor.env, envs.find(actor.env)
     policy, absorbing, body = _policy(actor.policy)
-    if body not in ("", env):
+    if body not in ("", env, found.policies):
         raise InputError(f"policy {actor.policy} was trained for {body}, not for {env}")
     shape = (policy.obs_dim - absorbing, policy.act_dim)
     if shape != (found.obs_dim, found.act_dim):

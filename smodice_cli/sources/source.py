@@ -13,7 +13,7 @@ from smodice_cli.data import Transitions
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.lazy import np
 
-ROW_SELECTIONS = ("steps", "episodes", "traj", "filter")
+ROW_SELECTIONS = ("steps", "episodes", "traj", "best", "filter")
 STATE_SELECTIONS = ("states", "success")
 Blocks = Generator[Transitions, None, None]  # of whole episodes
 Parts = tuple[str, ...]
@@ -105,7 +105,7 @@ class Source:
     @property
     def origin(self) -> str:
         """What the rows come from, whichever of them are selected; where they may be a mixture, that matters too."""
-        return f"{self.scheme}:{self.name}"
+        return self.text if self.selection == "best" else f"{self.scheme}:{self.name}"
 
     @property
     def body(self) -> str:
@@ -166,6 +166,8 @@ class Source:
                 yield from self._episode_range(stream, 0, count)
             elif self.selection == "traj":
                 yield from self._episode_range(stream, count, count + 1)
+            elif self.selection == "best":
+                yield self._best(self._episode_range(stream, 0, count) if count else stream)
             else:
                 yield from stream
 
@@ -189,6 +191,21 @@ class Source:
             if seen >= last:
                 return
         raise InputError(f"source '{self.text}' has only {seen} trajectories (counted from 0)")
+
+    def _best(self, stream: Iterator[Transitions]) -> Transitions:
+        """The trajectory with the highest return."""
+        best, most, paid = None, -np.inf, False
+        for block in stream:
+            returns = np.array(block.returns())
+            if not np.isfinite(returns).all():
+                raise InputError(f"source '{self.text}' holds NaN or infinite rewards")
+            number = int(returns.argmax())
+            if returns[number] > most:
+                best, most = block.take(number, number + 1), returns[number]
+            paid |= bool(block.rewards.any())
+        if best is None or not paid:
+            raise InputError(f"source '{self.text}' holds no rewards that would tell which trajectory is the best")
+        return best
 
     def summary(self, rows: int, returns: list[float], *, rewards: bool = True) -> dict[str, Any]:
         """The source as a dataset's header tells of it; one without rewards says so."""

@@ -46,7 +46,7 @@ class Config(BaseConfig):
     )
     expert: tuple[str, ...] = setting(
         (),
-        "expert sources, with #traj=K, #states=N, #success[=N], one or more: states only, actions are not read",
+        "expert sources, with #traj=K, #best, #states=N, #success[=N], one or more: states only, actions are not read",
         flag="--expert",
         metavar="SOURCE",
     )
@@ -87,6 +87,8 @@ class Config(BaseConfig):
     expert_actions: bool = setting(
         False, "also read the expert's actions, which only demodice and bc-expert-only may see"
     )
+    keep: float = setting(1.0, "share of the offline rows that is kept, drawn at random: steps go missing", gt=0, le=1)
+    expert_keep: float = setting(1.0, "the same of the expert's states", gt=0, le=1)
 
 
 class BuildDataset(Stage):
@@ -202,6 +204,8 @@ def _read_expert(
         threads, actions = context.options.threads, config.expert_actions
         choice = reading.choice_of(config, env, expert=True)
         found = expert.expert_states(source, config.env, seed, threads, actions=actions, choice=choice)
+        if config.expert_keep < 1:
+            found = expert.thin(found, config.expert_keep, np.random.default_rng([seed, 2]))
         expert.check(found, source, env, dims=config.expert_dims)
         if found.actions is not None and (outside := env.count_outside(found.actions)):
             _warn_of_clipping(notes, source, env, f"{outside} expert")
@@ -223,9 +227,11 @@ def _read_offline(
     assert held is not None
     if held.left_out:
         _warn_of_parts(notes, source, held)
-    rows = clipped = longest = 0
+    rows = kept = clipped = longest = 0
     returns: list[float] = []
+    share = context.config.keep
     seed = context.seed + 1000 * index  # two sources of one kind must not repeat each other
+    thinning = np.random.default_rng([seed, 2])
     wanted = source.count if source.selection == "steps" else None
     with console.progress(f"{context.stage.name} {source.label}", wanted or 0) as bar:
         for block in source.episodes(env.name, seed, context.options.threads, choice=choice):
@@ -237,11 +243,13 @@ def _read_offline(
             source.check_states(block.observations, source.text, rows)
             env.check_places(source.text, block.observations, rows)
             clipped += env.count_outside(block.actions)
-            with files.writing(context.out):
-                spool.append(replace(block, actions=np.clip(block.actions, *env.action_range)), index)
             rows += block.rows
             longest = max(longest, int(np.diff(block.offsets).max()))
             returns += block.returns()
+            block = block.thin(share, thinning) if share < 1 else block
+            kept += block.rows
+            with files.writing(context.out):
+                spool.append(replace(block, actions=np.clip(block.actions, *env.action_range)), index)
             bar.update(rows, episodes=len(returns))
     if clipped:
         _warn_of_clipping(notes, source, env, f"{clipped} of {rows}")
@@ -252,7 +260,7 @@ def _read_offline(
     named = {"names": held.names, "action_names": held.action_names, "left_out": held.left_out}
     called = {"episode_name": held.episode_name} if held.episode_name else {}
     named_parts = {key: list(names) for key, names in named.items() if names}
-    return source.summary(rows, returns, rewards=held.rewards) | called | named_parts
+    return source.summary(kept, returns, rewards=held.rewards) | called | named_parts
 
 
 def _names(described: list[dict[str, Any]], which: str) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smodice_cli.algos import discriminator, dual, nets
 from smodice_cli.algos.audit import Opinion
+from smodice_cli.algos.losses import importance_weights
 from smodice_cli.algos.smodice import end_rewards
 from smodice_cli.artifacts import Artifact
 from smodice_cli.config import as_dict
@@ -17,8 +17,10 @@ from smodice_cli.console import console
 from smodice_cli.data import Dataset
 from smodice_cli.engine import Context, Options, Output, Stage
 from smodice_cli.errors import DivergedError
-from smodice_cli.lazy import np
-from smodice_cli.training import fit, prepare
+from smodice_cli.lazy import np, torch
+from smodice_cli.training import Learner, fit, prepare
+
+LOOKED_AT = 1024  # rows of each source whose ratios the log tells
 
 
 class TrainValue(Stage):
@@ -68,12 +70,16 @@ class TrainValue(Stage):
         config, disc = context.config, context.inputs["disc"]
         data = Dataset.of(context.inputs["dataset"])
         generator, device = prepare(context)
-        reward = disc.arrays["reward"]
-        end_reward = np.zeros(len(data.offsets) - 1)
-        if disc.header.config["inputs"] == "state":
+        reward, end_reward = disc.arrays["reward"], np.zeros(len(data.offsets) - 1)
+        if config.reward == "zero":
+            reward = np.zeros_like(reward)
+        elif disc.header.config["inputs"] == "state":
             end_reward = end_rewards(nets.Discriminator.of(disc.arrays).to(device), data)
-        train = partial(fit, context=context)
         opinion = Opinion(data, config.gamma)
+
+        def train(learner: Learner) -> int:
+            return fit(BySource(learner, data) if isinstance(learner, dual.ValueLearner) else learner, context)
+
         found = dual.solve(data, reward, end_reward, config, generator, device, train, opinion)
         columns = _columns(data, reward, found, config.gamma)
         w, t, source = (columns[name] for name in ("w", "t", "source"))
@@ -85,6 +91,32 @@ class TrainValue(Stage):
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")
         return [Output(found.value.state_dict(), metrics), Output(columns, metrics, kind="weights")]
+
+
+class BySource(Learner):
+    """A V that also logs the mean ratio on rows of each source (`xi NAME`); the labels go no further."""
+
+    def __init__(self, inner: dual.ValueLearner, data: Dataset) -> None:
+        self.inner, self.config, self.state = inner, inner.config, inner.state
+        self.schedule, self.shown, self.notes = inner.schedule, inner.shown, inner.notes
+        self.update = inner.update  # type: ignore[method-assign]
+        source = data.source_of_row()
+        own = ((name, np.flatnonzero(source == index)) for index, name in enumerate(data.sources))
+        self.rows = {name: torch.from_numpy(_evenly(rows)) for name, rows in own if len(rows)}
+
+    def check(self) -> tuple[dict[str, float], bool]:
+        figures, stop = self.inner.check()
+        problem, none = self.inner.problem, self.inner.initial[:0]
+        with torch.no_grad():
+            nu = None if self.inner.nu is None else float(self.inner.nu)
+            residual = torch.cat([self.inner.residual(rows, none)[0] for rows in self.rows.values()])
+            xi = importance_weights(problem.config.f, residual, problem.alpha, problem.cap, nu)
+        parts = xi.split([len(rows) for rows in self.rows.values()])
+        return figures | {f"xi {name}": float(part.mean()) for name, part in zip(self.rows, parts, strict=True)}, stop
+
+
+def _evenly(rows: np.ndarray) -> np.ndarray:
+    return rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=np.int64)]
 
 
 def _columns(data: Dataset, reward: np.ndarray, found: dual.Weights, gamma: float) -> dict[str, np.ndarray]:

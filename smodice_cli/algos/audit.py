@@ -92,7 +92,7 @@ class Opinion:
         ends = judge.of_rows(dataset["next_observations"][dataset.offsets[1:] - 1], expert)
         self.dataset = dataset
         self.choosable = self.expert - c.mean() > LEAST_GAIN  # else all data are like the expert: any weights will do
-        self.future = (1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)
+        self.future = ((1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)).astype(np.float32)
         self.episode, self.t, self.lengths = dataset.episode_of_row(), dataset.time_of_row(), np.diff(dataset.offsets)
 
     def parts(self, w: np.ndarray) -> list[dict[str, Any]]:

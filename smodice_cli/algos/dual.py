@@ -312,7 +312,7 @@ def solve(
     generator: Generator,
     device: Device,
     train: Callable[[Learner], int],
-    opinion: Opinion | None = None,
+    opinion: Callable[[], Opinion] | None = None,
 ) -> Weights:
     """Train V on R of every row and of each episode's end, by `train`, and weigh every row."""
     value = new_value(data, config, generator).to(device)
@@ -335,5 +335,5 @@ def solve(
 
     if not config.temper:
         return Weights(value, v, v_next, of_rows(1.0), figures)
-    figures["power"], w = temper(opinion or Opinion(data, config.gamma), of_rows)
+    figures["power"], w = temper(opinion() if opinion else Opinion(data, config.gamma), of_rows)
     return Weights(value, v, v_next, w, figures)

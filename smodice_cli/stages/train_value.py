@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class TrainValue(Stage):
             reward = np.zeros_like(reward)
         elif disc.header.config["inputs"] == "state":
             end_reward = end_rewards(nets.Discriminator.of(disc.arrays).to(device), data)
-        opinion = Opinion(data, config.gamma)
+        opinion = cache(partial(Opinion, data, config.gamma))  # asked after training, when there is room for it
 
         def train(learner: Learner) -> int:
             return fit(BySource(learner, data) if isinstance(learner, dual.ValueLearner) else learner, context)
@@ -86,7 +87,7 @@ class TrainValue(Stage):
         metrics = weight_health(w, source, data.sources) | found.figures
         alike = on_equal_rows(w, t, as_dict(config))
         metrics["flow_residual"] = flow_residual(data, w if alike is None else alike, config.gamma)
-        metrics |= {"audit": opinion.of(w)}
+        metrics |= {"audit": opinion().of(w)}
         metrics |= {"auc": auc} if (auc := disc.header.metrics.get("auc")) is not None else {}
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")

@@ -33,7 +33,7 @@ class Ray(Driven):
     def __init__(self, address: str, settings: Mapping[str, str]) -> None:
         super().__init__(address, settings)
         self.tasks: dict[Path, tuple[Order, Any]] = {}
-        self.options: dict[str, Any] = {"num_cpus": 1, "max_retries": 2 * orders.RETRIES}
+        self.options: dict[str, Any] = {"num_cpus": 1, "max_retries": -1}  # the worker itself gives up
 
     def check(self) -> None:
         if not importlib.util.find_spec("ray"):
@@ -100,7 +100,7 @@ class Ray(Driven):
                 self.ended(order)
         if self.fail_fast and self.gone:
             self.stop([path for path, (order, _) in self.tasks.items() if not orders.report(order).starts])
-        begin = ray.remote(_work).options(**self.options, retry_exceptions=True)
+        begin = ray.remote(_work).options(**self.options, retry_exceptions=[Killed])
         for order in self.ready():
             del self.waiting[order.path]
             self.tasks[order.path] = (order, begin.remote(str(order.path), self._how()))
@@ -129,6 +129,10 @@ class Ray(Driven):
             ray.shutdown()
 
 
+class Killed(Exception):
+    """A worker ended by a signal that nobody here sent."""
+
+
 def _sees(paths: list[str], folder: str) -> bool:
     return os.path.isdir(folder) and all(map(os.path.exists, paths))
 
@@ -152,4 +156,4 @@ def _work(path: str, how: dict[str, Any]) -> None:
         process.wait()
         raise
     if code < 0:
-        raise RuntimeError(f"the worker was killed (signal {-code})")
+        raise Killed(f"signal {-code}")

@@ -14,11 +14,11 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from smodice_cli import files, orders
-from smodice_cli.console import console
 from smodice_cli.engines import Engine
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.orders import Order, State
@@ -92,7 +92,6 @@ class Slurm(Engine):
 
     def __init__(self, address: str, settings: Mapping[str, str]) -> None:
         super().__init__(address, settings)
-        self.seen: Jobs = {}
         self.gives = False  # whether this process gives the orders, or only looks
         self.releases: Counter[Path] = Counter()
 
@@ -162,22 +161,18 @@ class Slurm(Engine):
 
     def poll(self, known: Iterable[Order]) -> dict[Path, str]:
         asked = {order.path: order.run for order in known}
-        try:
-            self.seen = jobs(set(asked.values()))
-        except InputError as error:
-            if not self.seen:
-                raise
-            console.warn(f"{error.message}: asking again")  # a controller may be away for a while
+        seen = jobs(set(asked.values()))
         if self.gives:
-            self.release({path: job for path, job in self.seen.items() if job.word == "held"})  # others may wait for it
-        return {path: job.word for path, job in self.seen.items() if path in asked}
+            self.release({path: job for path, job in seen.items() if job.word == "held"})  # others may wait for it
+        return {path: job.word for path, job in seen.items() if path in asked}
 
     def release(self, held: Jobs) -> None:
         """Let go of what could not be started, a few times; then it must be the nodes."""
         for path, job in held.items():
             self.releases[path] += 1
             words = ("scontrol", "release") if self.releases[path] <= orders.RETRIES else ("scancel",)
-            call(*words, f"{job.array}_{job.index}")
+            with suppress(InputError):  # it has just gone
+                call(*words, f"{job.array}_{job.index}")
 
     def cancel(self, known: Iterable[Order]) -> None:
         chosen = {order.path for order in known}

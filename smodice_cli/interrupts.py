@@ -42,16 +42,24 @@ def raised() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
-    }
-    _install(_raise, signal.SIGALRM, signal.SIGUSR1)
+    with kept():
+        _install(_raise, signal.SIGALRM, signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put back in the end what is done about signals now: a library may put its own ways in the place of ours."""
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _install(handler: signal._HANDLER, *more: signal.Signals) -> None:

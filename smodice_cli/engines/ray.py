@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import files, orders
+from smodice_cli import files, interrupts, orders
 from smodice_cli.engines import Driven
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.orders import Order
@@ -54,7 +54,8 @@ class Ray(Driven):
             except OSError as error:
                 raise InputError(f"--on ray:{self.address}: nothing answers there ({error})") from error
         try:
-            ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR)
+            with interrupts.kept():
+                ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--on ray:{self.address}: {files.first_line(error)}") from error
 

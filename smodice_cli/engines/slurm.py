@@ -108,6 +108,7 @@ class Slurm(Engine):
 
     def submit(self, waiting: Sequence[Order]) -> None:
         runs = {order.run for order in waiting}
+        self.cancel(waiting)  # what was queued once more although a worker that Slurm had lost has done it meanwhile
         there = jobs(runs)
         for listed in lists_of(runs):
             if listed.stem not in {job.batch for job in there.values()}:

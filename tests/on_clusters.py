@@ -253,7 +253,7 @@ def test_twelve_chains_on_ray_equal_those_of_this_machine(home: Path, here: dict
     command = ("run", *recipes(home), *CHAINS, "--on", f"ray:{ray_cluster.address}", "--out", out)
     for end in (Terminal.press_ctrl_c, lambda _: smodice("cancel", out)):
         running = Terminal(*command)
-        until(lambda: is_training(out) or not running.is_running())  # noqa: B023
+        until(lambda: (is_training(out) and workers("ray-runs")) or not running.is_running())  # noqa: B023
         end(running)
         code, shown = running.ends()
         assert (code, "interrupted" in shown, "Traceback" in shown) == (130, True, False), shown

@@ -244,8 +244,17 @@ def state(order: Order, seen: str | None, found: Report, broken: Mapping[str, st
 
 def mark_cancelled(order: Order) -> None:
     """Note beside an order that somebody cancelled it."""
+    _note(order, {"kind": "cancel"})
+
+
+def mark_failed(order: Order, text: str) -> None:
+    """Note beside an order why its worker never began."""
+    _note(order, {"kind": "error", "text": text}, {"kind": "end", "code": InputError.exit_code})
+
+
+def _note(order: Order, *events: dict[str, Any]) -> None:
     with files.writing(order.events), open(order.events, "a") as file:
-        file.write(json.dumps({"kind": "cancel"}) + "\n")
+        file.writelines(json.dumps(event) + "\n" for event in events)
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +233,14 @@ def test_a_folder_that_the_nodes_of_slurm_do_not_see_is_named(home: Path, slurm:
 # --- Ray ------------------------------------------------------------------------------------------------------------
 
 
+def add_node(cluster: Any) -> Any:
+    """One more node; Ray gives it half a minute to come up, too little on a busy machine."""
+    for _ in range(9):
+        with suppress(Exception):
+            return cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    return cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+
+
 @pytest.fixture(scope="module")
 def ray_cluster(home: Path) -> Iterator[Any]:
     """A head without work and two nodes."""
@@ -238,10 +248,10 @@ def ray_cluster(home: Path) -> Iterator[Any]:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's name): otherwise a busy machine starves them
     from ray.cluster_utils import Cluster as RayCluster
 
-    small = {"object_store_memory": 80 << 20}
-    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
+    cluster = RayCluster(initialize_head=True, head_node_args=head)
     try:
-        cluster.spare = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
+        cluster.spare = [add_node(cluster) for _ in range(2)]
         yield cluster
     finally:
         cluster.shutdown()
@@ -269,6 +279,16 @@ def test_a_ray_address_where_nobody_answers_is_one_sentence(home: Path) -> None:
     assert "nothing answers there" in sentence(smodice(*command, "ray:127.0.0.1:9", code=3))
     assert "Ray takes num_cpus" in sentence(smodice(*command, "ray", "--on-set", "colour=1", code=2))
     assert not (home / "bad-ray").exists()
+
+
+def test_a_python_that_the_nodes_of_ray_do_not_have_is_named(home: Path, ray_cluster: Any) -> None:
+    """A chain that could not begin is a failure, not a gap in the summary."""
+    missing = "import sys; sys.executable = '/nowhere/python'; from smodice_cli.__main__ import main; main()"
+    words = ("run", recipes(home)[0], "--seeds", "0-1", "--out", home / "python", "--on", f"ray:{ray_cluster.address}")
+    done = subprocess.run([sys.executable, "-c", missing, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "/nowhere/python" in sentence(done)
+    assert "Traceback" not in done.stderr
 
 
 def test_a_folder_that_the_nodes_of_ray_do_not_see_is_named(home: Path, ray_cluster: Any) -> None:
@@ -320,7 +340,7 @@ def test_random_kills_on_ray_change_no_byte(
 
     def node() -> bool:
         ray_cluster.remove_node(ray_cluster.spare.pop(rng.randrange(2)), allow_graceful=False)
-        ray_cluster.spare.append(ray_cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
+        ray_cluster.spare.append(add_node(ray_cluster))
         return True
 
     kinds = {

@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "build/slurm"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 LIBRARIES = ("libhwloc15", "libmunge2", "libjson-c5", "liblua5.1-0", "libnuma1", "libyaml-0-2", "libdbus-1-3")
+FETCHING = 300  # seconds at most
 CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 CONFIG = """
 ClusterName=test
@@ -66,7 +67,11 @@ def fetch() -> Path:
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         raise CannotRunError("Slurm is not installed, and this is no Debian to fetch it from")
     ROOT.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["apt-get", "download", *PACKAGES, *LIBRARIES], cwd=ROOT, capture_output=True, text=True)
+    words = ["apt-get", "download", *PACKAGES, *LIBRARIES]
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=FETCHING)
+    except subprocess.TimeoutExpired as error:
+        raise CannotRunError(f"Slurm's packages did not come in {FETCHING} seconds") from error
     if done.returncode:
         raise CannotRunError(f"Slurm's packages cannot be fetched: {done.stderr.strip().splitlines()[-1:]}")
     for package in ROOT.glob("*.deb"):

@@ -95,8 +95,14 @@ class Ray(Driven):
         ready = ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
         for path, (order, reference) in list(self.tasks.items()):
             if reference in ready:
-                with suppress(ray.exceptions.RayError):  # what its worker reported, or did not, tells
+                try:
                     ray.get(reference)
+                except ray.exceptions.TaskCancelledError:
+                    pass
+                except ray.exceptions.RayError as error:
+                    if not orders.report(order).starts:  # otherwise what its worker reported, or did not, tells
+                        why = files.first_line(getattr(error, "cause", None) or error)
+                        orders.mark_failed(order, f"Ray could not start its worker ({why})")
                 del self.tasks[path]
                 self.ended(order)
         if self.fail_fast and self.gone:

@@ -39,6 +39,7 @@ from slurm_cluster import CannotRunError, Cluster
 
 from smodice_cli.orders import Report
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}  # of Ray's
 CHAINS = ("--seeds", "0-2", "--algo", "smodice,oril", "--checkpoint-every", "0.5")
 
 
@@ -237,8 +238,8 @@ def add_node(cluster: Any) -> Any:
     """One more node; Ray gives it half a minute to come up, too little on a busy machine."""
     for _ in range(9):
         with suppress(Exception):
-            return cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
-    return cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+            return cluster.add_node(**NODE)
+    return cluster.add_node(**NODE)
 
 
 @pytest.fixture(scope="module")
@@ -339,8 +340,12 @@ def test_random_kills_on_ray_change_no_byte(
     out, rng = home / "kills-ray", random.Random(1)
 
     def node() -> bool:
+        try:
+            another = ray_cluster.add_node(**NODE)  # before one goes: on a busy machine it may not come up in time
+        except Exception:
+            return False
         ray_cluster.remove_node(ray_cluster.spare.pop(rng.randrange(2)), allow_graceful=False)
-        ray_cluster.spare.append(add_node(ray_cluster))
+        ray_cluster.spare.append(another)
         return True
 
     kinds = {

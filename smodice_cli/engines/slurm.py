@@ -85,7 +85,8 @@ class Slurm(Engine):
     progress_every = 5.0
     absent = State(
         "failed",
-        "its job ended before its worker began: the run folder must be on a disk that every node shares",
+        "its job ended before its worker began: unless scancel did that, "
+        "the run folder must be on a disk that every node shares",
         "put --out there; orders/slurm.log may say more",
         InputError.exit_code,
     )

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -157,10 +158,11 @@ def _work(path: str, how: dict[str, Any]) -> None:
             start_new_session=True,
         )
     try:
-        code = process.wait()
-    except BaseException:  # Ray's way to cancel a task
+        while process.poll() is None:
+            time.sleep(0.5)  # where Ray's way to cancel a task is heard, which does not end a wait
+    except BaseException:
         process.terminate()
         process.wait()
         raise
-    if code < 0:
-        raise Killed(f"signal {-code}")
+    if process.returncode < 0:
+        raise Killed(f"signal {-process.returncode}")

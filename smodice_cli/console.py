@@ -151,7 +151,7 @@ class Console:
         if self.quiet or self.mode == "library":
             yield Progress()
         elif self.mode == "events":
-            yield _Events(label, total)
+            yield _Events(label, total, start)
         elif not sys.stderr.isatty():
             yield _Lines(label, total, start, unit)
         else:
@@ -192,7 +192,8 @@ class _Events(Progress):
 
     def update(self, done: int, **figures: float) -> None:
         if self.is_due(done, console.event_every):
-            console.event(kind="progress", label=self.label, done=done, total=self.total, figures=figures)
+            told = {"label": self.label, "start": self.start, "done": done, "total": self.total}
+            console.event(kind="progress", **told, figures=figures)
 
 
 class _Lines(Progress):

@@ -43,9 +43,6 @@ def raised() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
-    }
     hook = sys.unraisablehook
 
     def swallowed(what: sys.UnraisableHookArgs) -> None:
@@ -55,15 +52,26 @@ def raised() -> Iterator[None]:
         else:
             hook(what)
 
-    _install(_raise, signal.SIGALRM, signal.SIGUSR1)
-    sys.unraisablehook = swallowed
+    with kept():
+        _install(_raise, signal.SIGALRM, signal.SIGUSR1)
+        sys.unraisablehook = swallowed
+        try:
+            yield
+        finally:
+            sys.unraisablehook = hook
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put back in the end what is done about signals now: a library may put its own ways in the place of ours."""
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
     try:
         yield
     finally:
-        sys.unraisablehook = hook
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _install(handler: signal._HANDLER, *more: signal.Signals) -> None:

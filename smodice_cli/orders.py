@@ -23,7 +23,7 @@ from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, OutputEr
 
 FOLDER = "orders"
 DRIVER = "driver"  # whose lock is held by the process that drives a run on the engines that need one
-RETRIES = 3  # times that a worker may be killed by others before it gives up
+RETRIES = 3  # times that an order is begun again at the same place after its worker was killed
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,12 @@ def command(every: float, *, attached: bool = False) -> list[str]:
 
 
 def begin(order: Order) -> None:
-    """What a worker says first; one that was killed again and again gives up."""
-    kills = report(order).kills
+    """What a worker says first; where others were killed again and again, none of which came further, it gives up."""
+    vain = report(order).vain
     console.event(kind="start", host=socket.gethostname(), pid=os.getpid(), time=time.time())
-    if kills > RETRIES:
-        raise SmodiceError(f"its process was killed {kills} times, perhaps for lack of memory", f"see {order.events}")
+    if vain > RETRIES:
+        words = f"its process was killed {vain} times at the same place, perhaps for lack of memory"
+        raise SmodiceError(words, f"see {order.events}")
 
 
 def of_run(folder: Path) -> list[Order]:
@@ -142,6 +143,8 @@ class Report:
     error: dict[str, Any] = field(default_factory=dict)  # the last
     progress: dict[str, Any] = field(default_factory=dict)  # the last
     host: str = ""
+    _begun: tuple[Any, ...] = ()  # the stage and the step that the last attempt began with
+    _forgiven: int = 0  # kills before the first attempt that began there
     _offset: int = 0
 
     def news(self) -> list[dict[str, Any]]:
@@ -162,7 +165,8 @@ class Report:
     def _take(self, event: dict[str, Any]) -> None:
         match event["kind"]:
             case "start":
-                self.starts, self.error, self.host = self.starts + 1, {}, str(event.get("host", ""))
+                self.starts, self.host = self.starts + 1, str(event.get("host", ""))
+                self.error, self.progress = {}, {}
             case "end":
                 self.ends.append(code if isinstance(code := event.get("code"), int) else 1)
             case "out of time":
@@ -172,6 +176,9 @@ class Report:
             case "error":
                 self.error = event
             case "progress":
+                begun = event.get("label"), event.get("start")
+                if not self.progress and begun != self._begun:
+                    self._begun, self._forgiven = begun, self.kills - 1
                 self.progress = event
 
     @property
@@ -183,6 +190,11 @@ class Report:
     def kills(self) -> int:
         """How often its worker ended without a word."""
         return self.starts - len(self.ends)
+
+    @property
+    def vain(self) -> int:
+        """How often in a row that happened to attempts that began at the same place."""
+        return self.kills - self._forgiven
 
 
 def report(order: Order) -> Report:
@@ -196,14 +208,14 @@ def report(order: Order) -> Report:
 class State:
     """Where an order is, and why."""
 
-    word: str  # queued | held | running | done | failed | stopped | cancelled | not started | unknown
+    word: str  # queued | held | running | done | failed | killed | stopped | cancelled | not started | unknown
     text: str = ""
     hint: str = ""
     code: int = 0
 
 
 ALIVE = ("queued", "held", "running", "unknown")  # the last: its engine does not answer
-BAD = ("failed", "stopped")
+BAD = ("failed", "killed", "stopped")
 
 
 def state(order: Order, seen: str | None, found: Report, broken: Mapping[str, str], absent: State) -> State:
@@ -215,14 +227,14 @@ def state(order: Order, seen: str | None, found: Report, broken: Mapping[str, st
         return State("done")
     if seen in ALIVE:
         return State(str(seen))
-    if needed := [broken[name] for name in order.needs if name in broken]:
-        return State("not started", f"it needs {needed[0]}, which did not end well")
     if found.cancelled:
         return State("cancelled")
+    if needed := [broken[name] for name in order.needs if name in broken]:
+        return State("not started", f"it needs {needed[0]}, which did not end well")
     code = found.ends[-1] if found.ends else 1
     if found.starts and found.kills > 0 and not found.error:
         words = "its process was killed, perhaps for lack of memory"
-        return State("stopped", words, f"see {order.events}", Interrupted.exit_code)
+        return State("killed", words, f"see {order.events}", Interrupted.exit_code)
     if found.ends:
         text = str(found.error.get("text", f"ended with exit code {code}"))
         word = "stopped" if code in (Interrupted.exit_code, OutOfTimeError.exit_code) else "failed"
@@ -232,8 +244,17 @@ def state(order: Order, seen: str | None, found: Report, broken: Mapping[str, st
 
 def mark_cancelled(order: Order) -> None:
     """Note beside an order that somebody cancelled it."""
+    _note(order, {"kind": "cancel"})
+
+
+def mark_failed(order: Order, text: str) -> None:
+    """Note beside an order why its worker never began."""
+    _note(order, {"kind": "error", "text": text}, {"kind": "end", "code": InputError.exit_code})
+
+
+def _note(order: Order, *events: dict[str, Any]) -> None:
     with files.writing(order.events), open(order.events, "a") as file:
-        file.write(json.dumps({"kind": "cancel"}) + "\n")
+        file.writelines(json.dumps(event) + "\n" for event in events)
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------

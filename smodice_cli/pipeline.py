@@ -6,6 +6,7 @@ another algorithm, or a variant of smodice, has its files in seed0/<method>/, bu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -74,6 +75,11 @@ def chains(folder: Path, methods: Mapping[str, Configs], seeds: list[int], usual
     return found
 
 
+def unless_made(options: Options, out: Path, since: float) -> Options:
+    """Options that force no more what an earlier attempt made, at this time or after it."""
+    return replace(options, force=options.force and not (out.exists() and out.stat().st_mtime >= since))
+
+
 def build_data(folder: Path, config: Any, options: Options, workers: int) -> Result:
     """The dataset that all chains share, simulated in so many processes."""
     stage = STAGES["build-dataset"]
@@ -89,10 +95,11 @@ def run_chain(
     missing_input: bool = False,
     results: list[Result] | None = None,
     tell: bool = True,
+    since: float = math.inf,
 ) -> list[Result]:
     """Every stage of a chain, or those of some sections, in this process, with `workers` processes to simulate in.
 
-    `missing_input`: a dry run that has no dataset. `results` grows as the stages end.
+    `missing_input`: a dry run that has no dataset. `results` grows as the stages end. `since`: see `unless_made`.
     """
     results = [] if results is None else results
     for stage in one.stages():
@@ -102,7 +109,7 @@ def run_chain(
         if missing_input:
             results.append(Result(out, None, "would run", "its input is made first"))
             continue
-        own = replace(options, env=one.configs["dataset"].env)
+        own = replace(unless_made(options, out, since), env=one.configs["dataset"].env)
         own = replace(own, threads=workers) if stage.simulates else own
         result = make(stage, one.place(stage.starts_from(one.algo)), out, one.configs[stage.section], one.seed, own)
         results.append(result)
@@ -297,7 +304,7 @@ def work(order: Order, workers: int) -> None:
     """What the worker of an order does; stopped for lack of time it goes on later, unless that leads nowhere."""
     results: list[Result] = []
     try:
-        _work(order.work, workers, results)
+        _work(order.work, workers, results, order.path.stat().st_mtime)
     except (KeyboardInterrupt, Interrupted) as error:
         if not interrupts.out_of_time:
             raise
@@ -311,11 +318,12 @@ def work(order: Order, workers: int) -> None:
         raise OutOfTimeError("its time is up: it goes on from here when it is started again") from error
 
 
-def _work(told: Mapping[str, Any], workers: int, results: list[Result]) -> None:
+def _work(told: Mapping[str, Any], workers: int, results: list[Result], since: float) -> None:
     options, run = Options(**told["options"]), told["run"]
     folder, usual = Path(run["folder"]), _configs(run["usual"], DEFAULT)
     if "chain" not in told:
-        results.append(build_data(folder, usual["dataset"], options, workers))
+        place = folder / STAGES["build-dataset"].file
+        results.append(build_data(folder, usual["dataset"], unless_made(options, place, since), workers))
         console.note(f"{results[-1].path}: {results[-1].status}")
         if told["select_f"]:
             select_f(folder, usual, run["seed"], options, workers)
@@ -326,4 +334,4 @@ def _work(told: Mapping[str, Any], workers: int, results: list[Result]) -> None:
         unforced = replace(options, force=False)
         settled = settle_f(folder, {one.method: one.configs}, usual, run["seed"], unforced, workers)
         one = replace(one, configs=settled[one.method])
-    run_chain(one, options, workers, sections=told["sections"], results=results)
+    run_chain(one, options, workers, sections=told["sections"], results=results, since=since)

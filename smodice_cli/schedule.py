@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from smodice_cli import engines, orders
 from smodice_cli.console import Bar, console, in_words
 from smodice_cli.engines import Engine
-from smodice_cli.errors import InputError, Interrupted, SmodiceError
+from smodice_cli.errors import InputError, Interrupted, OutputError, SmodiceError
 from smodice_cli.orders import Order, Report, State
 
 
@@ -86,15 +87,20 @@ def follow(engine: Engine, waiting: Sequence[Order]) -> list[SmodiceError]:
     """Show what the workers report until all orders have ended; returns those that failed."""
     left = {order.path: (order, Report(order.events)) for order in waiting}
     broken: dict[Path, str] = {}
+    given: Counter[Path] = Counter()  # how often an order was given once more
     failures: list[SmodiceError] = []
     with closing(Board()) as show:
         while left:
-            seen = engine.poll([order for order, _ in left.values()])
+            seen = _look(engine, [order for order, _ in left.values()])
+            lost: list[Order] = []
             for path, (order, found) in list(left.items()):
                 if seen.get(path) != "queued":
                     for event in found.news():
                         show.event(order.label, event)
                 if (now := _state(engine, order, seen.get(path), found, broken)).word in orders.ALIVE:
+                    continue
+                if engine.detached and _is_lost(engine, order, now, given):
+                    lost.append(order)
                     continue
                 del left[path]
                 if now.word != "done":
@@ -103,9 +109,38 @@ def follow(engine: Engine, waiting: Sequence[Order]) -> list[SmodiceError]:
                     failures.append(failure(order, now))
             if failures and engine.fail_fast:
                 end(engine, [order for path, (order, _) in left.items() if seen.get(path) == "queued"])
+            if lost:
+                give_again(engine, lost)
+                given.update(order.path for order in lost)
             if left:
                 time.sleep(engine.every)
     return failures
+
+
+def _is_lost(engine: Engine, order: Order, now: State, given: Counter[Path]) -> bool:
+    """Whether an order left its cluster's queue by no fault of its own: its job was killed, or one that it needs."""
+    gone = now.word == "killed" or (now is engine.absent and any(given[path] for path in order.needed()))
+    return gone and given[order.path] < orders.RETRIES
+
+
+def give_again(engine: Engine, lost: Sequence[Order]) -> None:
+    """Hand lost orders over once more, with what was reported of them."""
+    try:
+        with ExitStack() as stack:
+            hold(stack, lost)
+            there = engine.poll(lost)
+            engine.submit([order for order in lost if order.path not in there])
+    except (InputError, OutputError) as error:
+        console.warn(error.message)
+
+
+def _look(engine: Engine, known: Sequence[Order]) -> dict[Path, str]:
+    """What an engine has of these orders; one that does not answer may be away for a while."""
+    try:
+        return engine.poll(known)
+    except InputError as error:
+        console.warn(f"{error.message}: only what the workers reported is known")
+        return dict.fromkeys([order.path for order in known], "unknown")
 
 
 def _state(engine: Engine, order: Order, seen: str | None, found: Report, broken: dict[Path, str]) -> State:
@@ -117,11 +152,7 @@ def states(folder: Path) -> list[tuple[Order, State, Report]]:
     """Where every order of a run is, asked from outside; what an order needs comes before it."""
     found = []
     for engine, known in engines.of_orders(orders.of_run(folder)):
-        try:
-            seen = engine.poll([order for order in known if not orders.report(order).done])
-        except InputError as error:
-            console.warn(f"{error.message}: only what the workers reported is known")
-            seen = dict.fromkeys([order.path for order in known], "unknown")
+        seen = _look(engine, [order for order in known if not orders.report(order).done])
         broken: dict[Path, str] = {}
         for order in sorted(known, key=lambda order: len(order.needs)):
             said = orders.report(order)  # after the look: an end is never missed

@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "build/slurm"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 LIBRARIES = ("libhwloc15", "libmunge2", "libjson-c5", "liblua5.1-0", "libnuma1", "libyaml-0-2", "libdbus-1-3")
+FETCHING = 300  # seconds at most
 CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 CONFIG = """
 ClusterName=test
@@ -34,7 +35,7 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 ReturnToService=2
 SlurmdTimeout=10
-KillWait=10
+KillWait=60
 UnkillableStepTimeout=20
 SchedulerParameters=sched_min_interval=200000,batch_sched_delay=0,defer_batch=no
 SchedulerTimeSlice=5
@@ -66,7 +67,11 @@ def fetch() -> Path:
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         raise CannotRunError("Slurm is not installed, and this is no Debian to fetch it from")
     ROOT.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["apt-get", "download", *PACKAGES, *LIBRARIES], cwd=ROOT, capture_output=True, text=True)
+    words = ["apt-get", "download", *PACKAGES, *LIBRARIES]
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=FETCHING)
+    except subprocess.TimeoutExpired as error:
+        raise CannotRunError(f"Slurm's packages did not come in {FETCHING} seconds") from error
     if done.returncode:
         raise CannotRunError(f"Slurm's packages cannot be fetched: {done.stderr.strip().splitlines()[-1:]}")
     for package in ROOT.glob("*.deb"):
@@ -146,23 +151,14 @@ class Cluster:
     def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, env=self.env, capture_output=True, text=True, check=check)
 
-    def queue(self) -> list[str]:
-        return self.call("squeue", "--noheader", "--array", "--format=%i %T %r %N").stdout.splitlines()
+    def queue(self, columns: str = "%i %T %r %N") -> list[str]:
+        return self.call("squeue", "--noheader", "--array", f"--format={columns}").stdout.splitlines()
 
     def hurry(self) -> None:
         """Start at once what was queued again, which Slurm otherwise leaves alone for two minutes."""
         for line in self.queue():
             if line.split()[1:3] == ["PENDING", "BeginTime"]:
                 self.call("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now", check=False)
-
-    def kill_step(self, pid: int) -> None:
-        """One of slurmstepd's processes; what it leaves in the spool, which keeps its node from the job, is swept."""
-        title = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-        _kill(pid)
-        number = title.partition("[")[2].partition(".")[0]
-        if number.isdecimal():
-            for folder in self.folder.glob(f"spool-*/job{int(number):05d}"):
-                shutil.rmtree(folder, ignore_errors=True)
 
     def steps(self, node: str = "") -> list[int]:
         """The processes of slurmstepd, of one node or of all; each holds its node's log open."""
@@ -195,8 +191,6 @@ class Cluster:
         for pid in [self.daemons[node].pid, *self.steps(node), *self.workers(node)]:
             _kill(pid)
         self.daemons[node].wait()
-        for folder in self.folder.glob(f"spool-{node}/job*"):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def stop(self) -> None:
         if "controller" in self.daemons:

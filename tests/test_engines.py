@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Start, digest, refuse, smodice, succeed, wait_for, write_recipe
+from conftest import TINY, Start, digest, listing, refuse, smodice, succeed, wait_for, write_recipe
 
 from smodice_cli import orders
 from smodice_cli.commands.run import parse_seeds
@@ -144,6 +144,35 @@ def test_events_are_read_as_far_as_they_are_written(tmp_path: Path) -> None:
         file.write('gress", "label": "eval", "done": 1, "total": 2, "figures": {}}\n{"kind": "end", "code": 0}\n')
     assert [event["kind"] for event in report.news()] == ["progress", "end"]
     assert report.done
+
+
+def test_an_order_is_given_up_only_when_kills_keep_it_at_the_same_place(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+
+    def killed(*progress: tuple[str, int, int]) -> int:
+        events = [{"kind": "progress", "label": label, "start": first, "done": done} for label, first, done in progress]
+        with open(path, "a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in [{"kind": "start"}, *events])
+        report = Report(path)
+        report.news()
+        return report.vain
+
+    assert killed() == 1
+    assert killed(("train-value", 0, 5), ("train-value", 0, 9)) == 1
+    assert killed(("train-value", 0, 7), ("train-policy", 0, 2)) == 2, "how far it comes is luck: its start counts"
+    assert killed() == 3
+    assert killed(("train-policy", 0, 3)) == 1
+    assert killed(("train-policy", 40, 41)) == 1
+    assert killed(("train-policy", 40, 60)) == 2
+
+
+def test_what_was_forced_is_made_once_however_often_it_is_begun(recipe: Path, tmp_path: Path) -> None:
+    """Otherwise a chain longer than a cluster's time limit would never end."""
+    out = tmp_path / "run"
+    succeed("run", recipe, "--seeds", "0-1", "--out", out, "--force")
+    before = listing(out / "seed1")
+    succeed("work", out / "orders/seed1.json")
+    assert listing(out / "seed1") == before
 
 
 @pytest.mark.parametrize(

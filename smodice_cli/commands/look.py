@@ -61,7 +61,7 @@ def status(
 
 
 def show_orders(folder: Path) -> Records:
-    """Where the orders below a folder are: a line of numbers, and a table of those that are not done."""
+    """Where the orders below a folder are: a line of numbers, and a table of those that neither wait nor are done."""
     from smodice_cli import orders, pipeline, schedule
     from smodice_cli.summary import summarise
 
@@ -77,7 +77,7 @@ def show_orders(folder: Path) -> Records:
                 summarise(pipeline.settled(belongs))
                 console.note(f"summed up: {run}/summary.json")
     columns = ["run", "order", "state", "where", "stage", "done", "figures"]
-    open_rows = [[str(row[column]) for column in columns] for row in rows if row["state"] != "done"]
+    open_rows = [[str(row[column]) for column in columns] for row in rows if row["state"] not in ("done", "queued")]
     if open_rows:
         console.table("", columns, open_rows)
     for row in rows:

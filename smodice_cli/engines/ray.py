@@ -8,12 +8,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import files, orders
+from smodice_cli import files, interrupts, orders
 from smodice_cli.engines import Driven
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.orders import Order
@@ -33,7 +34,7 @@ class Ray(Driven):
     def __init__(self, address: str, settings: Mapping[str, str]) -> None:
         super().__init__(address, settings)
         self.tasks: dict[Path, tuple[Order, Any]] = {}
-        self.options: dict[str, Any] = {"num_cpus": 1, "max_retries": 2 * orders.RETRIES}
+        self.options: dict[str, Any] = {"num_cpus": 1, "max_retries": -1}  # the worker itself gives up
 
     def check(self) -> None:
         if not importlib.util.find_spec("ray"):
@@ -54,7 +55,8 @@ class Ray(Driven):
             except OSError as error:
                 raise InputError(f"--on ray:{self.address}: nothing answers there ({error})") from error
         try:
-            ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR)
+            with interrupts.kept():
+                ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--on ray:{self.address}: {files.first_line(error)}") from error
 
@@ -94,13 +96,19 @@ class Ray(Driven):
         ready = ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
         for path, (order, reference) in list(self.tasks.items()):
             if reference in ready:
-                with suppress(ray.exceptions.RayError):  # what its worker reported, or did not, tells
+                try:
                     ray.get(reference)
+                except ray.exceptions.TaskCancelledError:
+                    pass
+                except ray.exceptions.RayError as error:
+                    if not orders.report(order).starts:  # otherwise what its worker reported, or did not, tells
+                        why = files.first_line(getattr(error, "cause", None) or error)
+                        orders.mark_failed(order, f"Ray could not start its worker ({why})")
                 del self.tasks[path]
                 self.ended(order)
         if self.fail_fast and self.gone:
             self.stop([path for path, (order, _) in self.tasks.items() if not orders.report(order).starts])
-        begin = ray.remote(_work).options(**self.options, retry_exceptions=True)
+        begin = ray.remote(_work).options(**self.options, retry_exceptions=[Killed])
         for order in self.ready():
             del self.waiting[order.path]
             self.tasks[order.path] = (order, begin.remote(str(order.path), self._how()))
@@ -129,6 +137,10 @@ class Ray(Driven):
             ray.shutdown()
 
 
+class Killed(Exception):
+    """A worker ended by a signal that nobody here sent."""
+
+
 def _sees(paths: list[str], folder: str) -> bool:
     return os.path.isdir(folder) and all(map(os.path.exists, paths))
 
@@ -146,10 +158,11 @@ def _work(path: str, how: dict[str, Any]) -> None:
             start_new_session=True,
         )
     try:
-        code = process.wait()
-    except BaseException:  # Ray's way to cancel a task
+        while process.poll() is None:
+            time.sleep(0.5)  # where Ray's way to cancel a task is heard, which does not end a wait
+    except BaseException:
         process.terminate()
         process.wait()
         raise
-    if code < 0:
-        raise RuntimeError(f"the worker was killed (signal {-code})")
+    if process.returncode < 0:
+        raise Killed(f"signal {-process.returncode}")

@@ -14,11 +14,11 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from smodice_cli import files, orders
-from smodice_cli.console import console
 from smodice_cli.engines import Engine
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.orders import Order, State
@@ -85,14 +85,14 @@ class Slurm(Engine):
     progress_every = 5.0
     absent = State(
         "failed",
-        "its job ended before its worker began: the run folder must be on a disk that every node shares",
+        "its job ended before its worker began: unless scancel did that, "
+        "the run folder must be on a disk that every node shares",
         "put --out there; orders/slurm.log may say more",
         InputError.exit_code,
     )
 
     def __init__(self, address: str, settings: Mapping[str, str]) -> None:
         super().__init__(address, settings)
-        self.seen: Jobs = {}
         self.gives = False  # whether this process gives the orders, or only looks
         self.releases: Counter[Path] = Counter()
 
@@ -109,6 +109,7 @@ class Slurm(Engine):
 
     def submit(self, waiting: Sequence[Order]) -> None:
         runs = {order.run for order in waiting}
+        self.cancel(waiting)  # what was queued once more although a worker that Slurm had lost has done it meanwhile
         there = jobs(runs)
         for listed in lists_of(runs):
             if listed.stem not in {job.batch for job in there.values()}:
@@ -162,22 +163,18 @@ class Slurm(Engine):
 
     def poll(self, known: Iterable[Order]) -> dict[Path, str]:
         asked = {order.path: order.run for order in known}
-        try:
-            self.seen = jobs(set(asked.values()))
-        except InputError as error:
-            if not self.seen:
-                raise
-            console.warn(f"{error.message}: asking again")  # a controller may be away for a while
+        seen = jobs(set(asked.values()))
         if self.gives:
-            self.release({path: job for path, job in self.seen.items() if job.word == "held"})  # others may wait for it
-        return {path: job.word for path, job in self.seen.items() if path in asked}
+            self.release({path: job for path, job in seen.items() if job.word == "held"})  # others may wait for it
+        return {path: job.word for path, job in seen.items() if path in asked}
 
     def release(self, held: Jobs) -> None:
         """Let go of what could not be started, a few times; then it must be the nodes."""
         for path, job in held.items():
             self.releases[path] += 1
             words = ("scontrol", "release") if self.releases[path] <= orders.RETRIES else ("scancel",)
-            call(*words, f"{job.array}_{job.index}")
+            with suppress(InputError):  # it has just gone
+                call(*words, f"{job.array}_{job.index}")
 
     def cancel(self, known: Iterable[Order]) -> None:
         chosen = {order.path for order in known}

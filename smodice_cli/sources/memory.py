@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from smodice_cli.errors import ForeignFileError, InputError, nearest
-from smodice_cli.files import atomic, make_folder
+from smodice_cli.files import atomic, make_folder, writing
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources.source import COLUMNS
 
@@ -15,6 +16,18 @@ MARK = "written_by"  # an attribute of the files that are ours to replace
 WRITER = "smodice.build_dataset"
 EPISODE = ("observations", "actions", "rewards", "terminated")
 STATES = "states"
+
+
+@contextmanager
+def withdrawn(*places: Path) -> Iterator[None]:
+    """Take the recordings written at these places away again where what they were written for is refused."""
+    new = [place for place in places if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        for place in new:
+            place.unlink(missing_ok=True)
+        raise
 
 
 def source_texts(given: Any, place: Path) -> tuple[str, ...]:
@@ -86,7 +99,8 @@ def write(place: Path, columns: Mapping[str, np.ndarray]) -> None:
     for name, column in columns.items():
         if column.dtype.kind not in "biuf":
             raise InputError(f"'{name}' is not an array of numbers: numpy makes it one of {column.dtype}")
-    make_folder(place.parent)
+    with writing(place):
+        make_folder(place.parent)
     with atomic(place) as temporary, h5py.File(temporary, "w", locking=False) as file:
         file.attrs[MARK] = WRITER
         for name, column in columns.items():

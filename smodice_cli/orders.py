@@ -179,7 +179,7 @@ class Report:
         """The events since the last look; a line that is still being written is left for the next."""
         try:
             text = files.read_bytes(self.path, self._offset)
-        except (FileNotFoundError, InputError):
+        except (OSError, InputError):
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)

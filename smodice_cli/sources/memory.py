@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli.errors import ForeignFileError, InputError, nearest
-from smodice_cli.files import atomic, make_folder, writing
+from smodice_cli.files import atomic, first_line, make_folder, writing
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources.source import COLUMNS
 
@@ -16,6 +16,7 @@ MARK = "written_by"  # an attribute of the files that are ours to replace
 WRITER = "smodice.build_dataset"
 EPISODE = ("observations", "actions", "rewards", "terminated")
 STATES = "states"
+FORMS = 'e.g. {"observations": (N, d), "actions": (N, k)}'
 
 
 @contextmanager
@@ -36,7 +37,10 @@ def source_texts(given: Any, place: Path) -> tuple[str, ...]:
         given = [given]
     if isinstance(given, Sequence) and given and all(isinstance(one, str | Path) for one in given):
         return tuple(f"file:{one}" if isinstance(one, Path) else one for one in given)
-    columns = columns_of(given)
+    try:
+        columns = columns_of(given)
+    except (TypeError, ValueError) as error:  # numpy's, or of what has no length
+        raise InputError(f"these are no arrays of numbers ({first_line(error)})", FORMS) from error
     states = columns.pop(STATES, None)
     if states is not None:
         columns["observations"] = states
@@ -59,8 +63,7 @@ def columns_of(given: Any) -> dict[str, np.ndarray]:
     states = np.asarray(given)
     if states.ndim != 2 or states.dtype.kind not in "biuf":
         raise InputError(
-            "expected source texts, a dictionary of columns, a list of episodes, or a matrix of states",
-            'e.g. {"observations": (N, d), "actions": (N, k)}',
+            "expected source texts, a dictionary of columns, a list of episodes, or a matrix of states", FORMS
         )
     return {"observations": states}
 

@@ -113,7 +113,7 @@ def calls(world: World, count: int) -> Iterator[Case]:
         name = world.rng.choice(sorted(CALLS))
         given = dict(CALLS[name])
         known = [*given, *(other for other in OTHERS if not name.startswith("load"))]
-        for argument in world.rng.sample(known, world.rng.choice((1, 1, 2))):
+        for argument in world.rng.sample(known, min(len(known), world.rng.choice((1, 1, 2)))):
             given[argument] = world.rng.choice(WRONG)
 
         def do(words: list[str], name: str = name, given: dict[str, Any] = given) -> Outcome:

@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import containers
+from smodice_cli import containers, interrupts
 from smodice_cli.containers import DAMAGE, TAG, canonical
 from smodice_cli.errors import ForeignFileError, InputError
 from smodice_cli.files import BLOCK, atomic, check_regular, file_digest, first_line, matching, nearby
-from smodice_cli.lazy import h5py, np, torch
+from smodice_cli.lazy import np, torch
 
 SCHEMA = 1
 LONGEST = 1e12  # seconds that anything can have taken
@@ -31,7 +31,6 @@ LONGEST = 1e12  # seconds that anything can have taken
 # search for ever.
 MOST_INLINE = 60_000
 SETTLED = 10**9  # nanoseconds after which another write cannot have the same time
-HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 
 Arrays = Mapping[str, "np.ndarray"]
 
@@ -155,27 +154,23 @@ def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
     """Write arrays contiguously, so that readers can map them; `a/b` names become groups."""
     from concurrent.futures import ThreadPoolExecutor
 
+    size = sum(array.nbytes for array in arrays.values()) + len(header.to_json())
     # Hashing leaves the interpreter free, so that it runs beside the writing.
     with atomic(path) as temporary, ThreadPoolExecutor(1) as beside:
         sealing = beside.submit(_sealed, header, arrays)
-        _make_sure_of_room(temporary, sum(array.nbytes for array in arrays.values()) + len(header.to_json()))
-        with h5py.File(temporary, "w", locking=False) as file:  # it is ours alone, and held already
+        with containers.new_hdf5(temporary, size) as file:
             for name, array in arrays.items():
-                target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+                with interrupts.held():  # one inside the library would end as a write that fails does
+                    target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
                 rows = max(1, BLOCK // max(1, array[:1].nbytes))
                 for start in range(0, len(array), rows):
-                    target[start : start + rows] = array[start : start + rows]
+                    with interrupts.held():
+                        target[start : start + rows] = array[start : start + rows]
             header = sealing.result()
             text = header.to_json().encode()
-            file.attrs[TAG] = np.bytes_(text) if len(text) < MOST_INLINE else text.decode()
+            with interrupts.held():
+                file.attrs[TAG] = np.bytes_(text) if len(text) < MOST_INLINE else text.decode()
     return header
-
-
-def _make_sure_of_room(path: Path, size: int) -> None:
-    """Fail while failing is clean: the HDF5 library crashes the process when the disk fills up as it writes."""
-    with open(path, "wb") as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size + HDF5_OVERHEAD)
 
 
 def _sealed(header: Header, arrays: Arrays) -> Header:

@@ -6,7 +6,9 @@ Whoever made a file, reading it takes no more time and memory than its bytes are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from smodice_cli.lazy import h5py, np
 TAG = "smodice"  # where the header lies
 MAX_DEPTH = 30  # of JSON, ours has less than 10
 MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
+HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 # What readers raise on files that are cut short, damaged or made up.
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
 
@@ -84,6 +87,70 @@ def map_dataset(path: Path, dataset: Any) -> np.ndarray:
     if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
         raise ValueError(f"{dataset.name} reaches beyond the end of the file")
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+
+
+# --- writing HDF5 -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def new_hdf5(path: Path, size: int) -> Iterator[Any]:
+    """A new HDF5 file for so many bytes, in place of an empty one of ours.
+
+    A write that fails, when the library itself does it, crashes the process or is passed over in silence. So we write
+    for it: it sees no failure, and the first one is raised in the end.
+    """
+    with open(path, "r+b", buffering=0) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size + HDF5_OVERHEAD)  # there is room, or it fails at once
+        sink = _Sink(file.fileno())
+        try:
+            with h5py.File(sink, "w") as opened:
+                yield opened
+        except Exception as error:
+            raise sink.error or error from None
+        if sink.error:
+            raise sink.error
+        file.truncate(sink.end)
+
+
+class _Sink:
+    """A file, empty at first, as the library sees it: no write fails; after one that did, nothing is written."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle, self.place, self.end = handle, 0, 0
+        self.error: OSError | None = None
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        self.place = self.end + place if whence == os.SEEK_END else place
+        return self.place
+
+    def tell(self) -> int:
+        return self.place
+
+    def write(self, data: Any) -> int:
+        left, size = memoryview(data), len(data)
+        while left and not self.error:
+            try:
+                written = os.pwrite(self.handle, left, self.place)
+            except OSError as error:
+                self.error = error
+                break
+            self.place, left = self.place + written, left[written:]
+        self.end = max(self.end, self.place)
+        return size
+
+    def read(self, size: int) -> bytes:
+        return os.pread(self.handle, size, self.place)
+
+    def readinto(self, buffer: Any) -> int:
+        return os.preadv(self.handle, [buffer], self.place)
+
+    def truncate(self, size: int) -> int:
+        self.end = size
+        return size
+
+    def flush(self) -> None:
+        pass  # it is synced before it is renamed
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from smodice_cli import containers, interrupts
 from smodice_cli.errors import ForeignFileError, InputError, nearest
 from smodice_cli.files import atomic, first_line, make_folder, writing
 from smodice_cli.lazy import h5py, np
@@ -104,7 +105,8 @@ def write(place: Path, columns: Mapping[str, np.ndarray]) -> None:
             raise InputError(f"'{name}' is not an array of numbers: numpy makes it one of {column.dtype}")
     with writing(place):
         make_folder(place.parent)
-    with atomic(place) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    size = sum(column.nbytes for column in columns.values())
+    with atomic(place) as temporary, interrupts.held(), containers.new_hdf5(temporary, size) as file:
         file.attrs[MARK] = WRITER
         for name, column in columns.items():
             file.create_dataset(name, data=column)

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ sys.path.insert(0, str(TESTS))
 RECORD = TESTS.parent / "build/torture.jsonl"
 MEMORY_DISK = Path("/dev/shm")  # where a sync costs nothing
 QUICK = "quick"
+TOLD = "told.json"
+NOTHING: dict[str, Any] = {"tried": {}, "wrong": [], "seconds": 0}
 PIECES = {  # kind: pieces, and tries in each; none: all that there are, divided
     "operations": (3, None),
     "errors": (3, None),
@@ -77,22 +80,28 @@ def perform(world: Any, kind: str, part: int, parts: int, count: int | None) -> 
         one()
 
 
-def piece(kind: str, part: int, seed: int, root: Path) -> dict[str, Any]:
-    """Do one piece; returns what came of it."""
+def piece(kind: str, part: int, seed: int, root: Path) -> None:
+    """Do one piece; what comes of it is told in a file, while it is being done too."""
     from torture.processes import warm_up
     from torture.world import World
 
     began = time.monotonic()
     warm_up()
     world = World(root / "world", seed * 1000 + part)
+
+    def tell(*, whole: bool) -> None:
+        told = {"whole": whole, "tried": world.tried, "wrong": world.wrong, "seconds": round(time.monotonic() - began)}
+        (root / "new").write_text(json.dumps(told))
+        os.replace(root / "new", root / TOLD)
+
+    world.noted = partial(tell, whole=False)
     if kind == QUICK:
         for one, few in FEW.items():
             perform(world, one, 0, 1, few)
     else:
         parts, count = PIECES[kind]
         perform(world, kind, part, parts, count)
-    seconds = round(time.monotonic() - began)
-    return {"kind": kind, "part": part, "seed": seed, "tried": world.tried, "wrong": world.wrong, "seconds": seconds}
+    tell(whole=True)
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
@@ -107,9 +116,16 @@ def version() -> str:
 
 
 def known(record: Path, now: str) -> list[dict[str, Any]]:
-    """What pieces came to with this version of the code."""
+    """What pieces came to with this version of the code; of one that was begun twice, the longer."""
     lines = record.read_text().splitlines() if record.exists() else []
-    return [told for told in map(json.loads, lines) if told["version"] == now]
+    found: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for told in map(json.loads, lines):
+        which = told["kind"], told["part"], told["seed"]
+        if told["version"] == now and sum(told["tried"].values()) >= sum(
+            found.get(which, {"tried": {}})["tried"].values()
+        ):
+            found[which] = told
+    return list(found.values())
 
 
 def add(record: Path, told: dict[str, Any]) -> None:
@@ -124,6 +140,15 @@ def work_off(waiting: list[tuple[str, int]], jobs: int, seed: int, record: Path,
     """Do pieces, each in a process of its own, and say at once what went wrong in each."""
     now, running = version(), {}
     preloaded = {"LD_PRELOAD": str(library)} if library else {}
+    ending = False
+
+    def end(number: int, frame: object) -> None:
+        nonlocal ending
+        ending = True
+        waiting.clear()
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
     while waiting or running:
         while waiting and len(running) < jobs:
             kind, part = waiting.pop(0)
@@ -132,16 +157,20 @@ def work_off(waiting: list[tuple[str, int]], jobs: int, seed: int, record: Path,
             command = [sys.executable, "-P", str(Path(__file__).parent), *words]
             running[kind, part] = (subprocess.Popen(command, env=os.environ | preloaded), Path(place))
         for which, (process, root) in list(running.items()):
+            if ending:
+                process.kill()
+                process.wait()
             if process.poll() is None:
                 continue
-            told = root / "told.json"
-            found = json.loads(told.read_text()) if told.exists() else {}
-            found = found or {"tried": {}, "wrong": [f"{which}: the piece itself failed"], "seconds": 0}
+            told = root / TOLD
+            found = json.loads(told.read_text()) if told.exists() else {"whole": False, **NOTHING}
+            if not found["whole"] and not ending:
+                found["wrong"].append(f"{which}: the piece itself failed")
             add(record, {"version": now, "kind": which[0], "part": which[1], "seed": seed, **found})
             print(f"{which[0]} {which[1]}: {sum(found['tried'].values()):,} tries, {found['seconds']} s", flush=True)
             for line in found["wrong"]:
                 print(f"  {line}", flush=True)
-            shutil.rmtree(root)
+            shutil.rmtree(root, ignore_errors=True)  # a process of a killed piece may still write there
             del running[which]
         time.sleep(0.5)
 
@@ -172,10 +201,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.piece:
-        told = piece(given.piece, given.part, given.seed, given.root)
-        (given.root / "told.json").write_text(json.dumps(told))
+        piece(given.piece, given.part, given.seed, given.root)
         return
-    done = {(told["kind"], told["part"]) for told in known(given.record, version()) if told["seed"] == given.seed}
+    told = [one for one in known(given.record, version()) if one["whole"] and one["seed"] == given.seed]
+    done = {(one["kind"], one["part"]) for one in told}
     asked = [(kind, part) for kind in given.kinds for part in range(PIECES[kind][0])]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "failing.so"

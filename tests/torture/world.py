@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from torture.processes import ENV, finish, problems, start, tried
@@ -40,6 +41,7 @@ class World:
         self.root, self.rng = root, random.Random(seed)
         self.tried: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.noted: Callable[[], None] = lambda: None  # is told of it now and then
         self.whole = root / "whole"
         self.whole.mkdir(parents=True)
         data = f"--env {ENV} --offline sim:{ENV}#150 --expert sim:{ENV}#success=5 --threads 1 --out dataset.h5"
@@ -62,6 +64,8 @@ class World:
         self.tried[what] += 1
         if problem:
             self.wrong.append(f"{what}: {problem}")
+        if problem or self.tried.total() % 20 == 0:
+            self.noted()
 
     def copy(self, *, all_of_it: bool = False) -> Path:
         """A fresh copy to work in: of the run's own artifacts, or of all."""

@@ -6,6 +6,7 @@ stands for the recordings in it (`many`).
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents
 # What h5py, numpy and pyarrow raise on files that are cut short or damaged.
 DAMAGE = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),  # the last of an .npy whose header is cut
 )
 
 

@@ -43,8 +43,8 @@ test-cluster: setup  ## fetch Slurm (Debian's) and Ray (270 MB) and run chains o
 	@$(PIP) install --constraint constraints.txt --editable '.[ray]' || echo "Ray could not be installed; its tests are skipped"
 	$(VENV)/bin/python -m pytest -q -s tests/on_clusters.py
 
-torture: setup  ## an hour or two: thousands of kills, failing writes, power cuts, mutated files and abused flags
-	$(VENV)/bin/python tests/torture.py
+torture: setup  ## half an hour of two cores: thousands of kills, failing writes, power cuts, mutated files, abused flags
+	$(VENV)/bin/python tests/torture
 
 lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
+from smodice import _arguments
 from smodice_cli import __version__
 from smodice_cli import recipes as _recipes
 from smodice_cli.algos.acting import NumpyPolicy as Policy
@@ -30,6 +31,8 @@ from smodice_cli.console import SmodiceWarning
 from smodice_cli.console import console as _console
 from smodice_cli.engine import Options, Result
 from smodice_cli.errors import SmodiceError
+from smodice_cli.errors import UsageError as _UsageError
+from smodice_cli.errors import from_outside as _from_outside
 from smodice_cli.recipes import Shipped as RecipeInfo
 from smodice_cli.steering import RowWeights
 
@@ -79,6 +82,10 @@ def _quietly(function: Callable[_Parameters, _Returned]) -> Callable[_Parameters
         _console.mode, _console.quiet = "human" if _shown else "library", False
         try:
             return function(*args, **kwargs)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if found := _from_outside(error):
+                raise found from error
+            raise
         finally:
             _console.mode, _console.quiet = before
 
@@ -125,13 +132,13 @@ def build_dataset(
     """
     from smodice_cli.sources import memory
 
-    target = Path(out) if out else Path("runs") / env.rpartition(":")[2] / "dataset.h5"
-    given = {
-        "env": env,
-        "offline": list(memory.source_texts(offline, target.with_suffix(".offline.hdf5"))),
-        "expert": list(memory.source_texts(expert, target.with_suffix(".expert.hdf5"))),
-    }
-    return _make("build-dataset", {}, target, "", seed, preset, options, settings | given)
+    folder = Path("runs") / _arguments.text(env, "env").rpartition(":")[2]
+    target = _arguments.path(out or folder / "dataset.h5", "out")
+    kept = [target.with_suffix(f".{name}.hdf5") for name in ("offline", "expert")]
+    with memory.withdrawn(*kept):
+        texts = [list(memory.source_texts(given, place)) for given, place in zip((offline, expert), kept, strict=True)]
+        given = {"env": env, "offline": texts[0], "expert": texts[1]}
+        return _make("build-dataset", None, target, "", seed, preset, options, settings | given)
 
 
 @_quietly
@@ -237,13 +244,13 @@ def evaluate(
     """
     from dataclasses import replace
 
-    options = replace(options or Options(), env=env)
+    options = replace(_arguments.options(options), env=_arguments.text(env, "env"))
     return _make("eval", policy, out, "", seed, "", options, settings)
 
 
 def _make(
     name: str,
-    start: PathLike | Mapping[str, Any],
+    start: PathLike | None,
     out: PathLike | None,
     algo: str,
     seed: int,
@@ -252,14 +259,18 @@ def _make(
     settings: dict[str, Any],
 ) -> Result:
     from smodice_cli import jobs
+    from smodice_cli.algos import ALGORITHMS
     from smodice_cli.stages import DEFAULT, STAGES
 
-    stage = STAGES[name]
+    stage, options = STAGES[name], _arguments.options(options)
     recipe = _recipes.Recipe(_recipes.preset(preset), [])
-    places = start if isinstance(start, Mapping) else {stage.starts_from(algo or DEFAULT): Path(start)}
+    if _arguments.text(algo, "algo"):
+        ALGORITHMS.check(algo, "algo", _UsageError)
+    kind = stage.starts_from(algo or DEFAULT)
+    places: Mapping[str, Path] = {kind: _arguments.path(start, f"the {kind}")} if kind else {}
     chosen = _recipes.chosen({f"{stage.section}.{key}": value for key, value in settings.items()})
-    job = jobs.job(stage, places, chosen, algo=algo, recipe=recipe, out=Path(out) if out else None)
-    return job.make(seed, options or Options())
+    job = jobs.job(stage, places, chosen, algo=algo, recipe=recipe, out=_arguments.path(out, "out") if out else None)
+    return job.make(_arguments.seed(seed), options)
 
 
 # --- a whole run -----------------------------------------------------------------------------------------------------
@@ -311,23 +322,30 @@ def run(
     from smodice_cli.parallel import cores
     from smodice_cli.sources import memory
 
+    numbers, options = _arguments.seeds(seeds), _arguments.options(options)
+    named = [_arguments.text(algo, "algos") for algo in _arguments.several(algos, "algos")]
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise _UsageError(f"jobs = {jobs!r} must be a whole number above 0")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise _UsageError(f"settings must be a dictionary, not {type(settings).__name__}")
     chosen = _recipes.chosen(settings or {})
-    if not recipe:
-        folder = Path(out or Path("runs") / env.rpartition(":")[2])
-        data = chosen.setdefault("dataset", {})
-        data["env"] = env
-        for name, given in (("offline", offline), ("expert", expert)):
-            if given is None:
-                raise SmodiceError("which recipe? smodice.recipes() lists them", "or give offline= and expert=")
-            data[name] = list(memory.source_texts(given, folder / f"dataset.{name}.hdf5"))
-    found, usual = _recipes.for_command(os.fspath(recipe), chosen, source, list(algos), preset)
-    options = options or Options()
-    changes = _recipes.locate_variants(variants) if variants else None
-    place = Path(out) if out else usual
+    folder = Path("runs") / _arguments.text(env, "env").rpartition(":")[2]
+    place = _arguments.path(out or folder, "out")
+    given = {} if recipe else {"offline": offline, "expert": expert}
+    if any(data is None for data in given.values()):
+        raise SmodiceError("which recipe? smodice.recipes() lists them", "or give offline= and expert=")
+    kept = {name: place / f"dataset.{name}.hdf5" for name in given}
+    with memory.withdrawn(*kept.values()):
+        if given:
+            texts = {name: list(memory.source_texts(data, kept[name])) for name, data in given.items()}
+            chosen.setdefault("dataset", {}).update(texts, env=env)
+        name = str(_arguments.path(recipe, "recipe")) if recipe else ""
+        found, usual = _recipes.for_command(name, chosen, _arguments.text(source, "source"), named, preset)
+        changes = _recipes.locate_variants(_arguments.text(variants, "variants")) if variants else None
+        planned = work.plan(found, chosen, numbers, place if out else usual, changes)
     one_thread = replace(options, threads=1)  # of torch; processes simulate
     engine = engines.find("local", [])
     engine.bound(jobs or cores())
-    planned = work.plan(found, chosen, seeds, place, changes)
     with closing(engine):
         (summary,) = execution.execute([planned], one_thread, engine, execution.Given("local", options.threads)) or []
     return summary
@@ -354,7 +372,7 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
 
     from smodice_cli.steering import weights_at
 
-    return {name: np.asarray(column) for name, column in weights_at(Path(path)).arrays.items()}
+    return {name: np.asarray(column) for name, column in weights_at(_arguments.path(path, "path")).arrays.items()}
 
 
 @_quietly
@@ -365,10 +383,11 @@ def load_policy(path: PathLike) -> Policy:
     """
     from smodice_cli import artifacts
 
-    policy = Policy.load(path)
+    place = _arguments.path(path, "path")
+    policy = Policy.load(place)
     try:
-        kind = artifacts.read_header(Path(path)).kind
+        kind = artifacts.read_header(place).kind
     except SmodiceError:
         return policy  # from elsewhere: the tensors alone
-    absorbing = artifacts.load(Path(path), kind).header.metrics.get("absorbing", False)
+    absorbing = artifacts.load(place, kind).header.metrics.get("absorbing", False)
     return policy.without_indicator() if absorbing else policy

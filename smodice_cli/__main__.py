@@ -12,7 +12,8 @@ def main() -> None:
     interrupts.leave_at_once()
     os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what happens to lie in the current folder
     from smodice_cli.console import console, guard_streams
-    from smodice_cli.errors import SmodiceError
+    from smodice_cli.errors import SmodiceError, UsageError
+    from smodice_cli.registry import PLUGINS
 
     guard_streams()
     try:
@@ -20,6 +21,12 @@ def main() -> None:
     except SmodiceError as error:  # a plug-in that cannot be loaded
         console.error(error.message, error.hint)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if not os.environ.get(PLUGINS) or "--debug" in sys.argv:
+            raise
+        what = f"{PLUGINS}: what is added there cannot be used ({type(error).__name__}: {error})"
+        console.error(what, "run again with --debug for the traceback")
+        sys.exit(UsageError.exit_code)
     try:
         app(prog_name="smodice")
     finally:

@@ -12,31 +12,27 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from smodice_cli import containers, interrupts
+from smodice_cli.containers import DAMAGE, TAG, canonical
 from smodice_cli.errors import ForeignFileError, InputError
 from smodice_cli.files import BLOCK, atomic, check_regular, file_digest, first_line, matching, nearby
-from smodice_cli.lazy import h5py, np, torch
+from smodice_cli.lazy import np, torch
 
 SCHEMA = 1
-TAG = "smodice"
 LONGEST = 1e12  # seconds that anything can have taken
-MAX_DEPTH = 30  # of JSON, ours has less than 10
-MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
 # Bytes of a header that HDF5 keeps beside the data: in its heap, where longer text goes, damage can make the library
 # search for ever.
 MOST_INLINE = 60_000
 SETTLED = 10**9  # nanoseconds after which another write cannot have the same time
-HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
 
 Arrays = Mapping[str, "np.ndarray"]
-# What readers raise on files that are cut short, damaged or made up.
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Header:
     @staticmethod
     def from_json(text: str) -> Header:
         raw = json.loads(text)
-        check_depth(raw)
+        containers.check_depth(raw)
         for links in ("inputs", "outputs"):
             raw[links] = {name: Link(**link) for name, link in raw[links].items()}
         header = Header(**raw)
@@ -88,24 +84,6 @@ class Header:
             raise ValueError("config and metrics must be tables")
         if type(self.seed) is not int or type(self.seconds) not in (int, float) or not 0 <= self.seconds < LONGEST:
             raise ValueError("seed and seconds must be numbers")
-
-
-def check_depth(value: Any) -> None:
-    """Refuse JSON that is nested deeper than anything we write: code that walks it would fail anywhere."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _members(outer)]
-    if level:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-
-
-def _members(value: dict | list) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
-
-
-def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def hash_of(**parts: Any) -> str:
@@ -166,7 +144,7 @@ def write(path: Path, header: Header, payload: Mapping[str, Any], ending: str) -
 
 def write_json(path: Path, header: Header, payload: Mapping[str, Any]) -> Header:
     """Write scores as JSON with the header as its first member."""
-    header = _sealed(header, {"payload": _json_bytes(payload)})
+    header = _sealed(header, {"payload": containers.json_bytes(payload)})
     with atomic(path) as temporary:
         temporary.write_text(json.dumps({TAG: asdict(header), **payload}, indent=2, allow_nan=False) + "\n")
     return header
@@ -176,36 +154,28 @@ def write_hdf5(path: Path, header: Header, arrays: Arrays) -> Header:
     """Write arrays contiguously, so that readers can map them; `a/b` names become groups."""
     from concurrent.futures import ThreadPoolExecutor
 
+    size = sum(array.nbytes for array in arrays.values()) + len(header.to_json())
     # Hashing leaves the interpreter free, so that it runs beside the writing.
     with atomic(path) as temporary, ThreadPoolExecutor(1) as beside:
         sealing = beside.submit(_sealed, header, arrays)
-        _make_sure_of_room(temporary, sum(array.nbytes for array in arrays.values()) + len(header.to_json()))
-        with h5py.File(temporary, "w", locking=False) as file:  # it is ours alone, and held already
+        with containers.new_hdf5(temporary, size) as file:
             for name, array in arrays.items():
-                target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
+                with interrupts.held():  # one inside the library would end as a write that fails does
+                    target = file.create_dataset(name, shape=array.shape, dtype=array.dtype)
                 rows = max(1, BLOCK // max(1, array[:1].nbytes))
                 for start in range(0, len(array), rows):
-                    target[start : start + rows] = array[start : start + rows]
+                    with interrupts.held():
+                        target[start : start + rows] = array[start : start + rows]
             header = sealing.result()
             text = header.to_json().encode()
-            file.attrs[TAG] = np.bytes_(text) if len(text) < MOST_INLINE else text.decode()
+            with interrupts.held():
+                file.attrs[TAG] = np.bytes_(text) if len(text) < MOST_INLINE else text.decode()
     return header
-
-
-def _make_sure_of_room(path: Path, size: int) -> None:
-    """Fail while failing is clean: the HDF5 library crashes the process when the disk fills up as it writes."""
-    with open(path, "wb") as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size + HDF5_OVERHEAD)
 
 
 def _sealed(header: Header, arrays: Arrays) -> Header:
     plain = Header.from_json(header.to_json())  # as a reader will see it: tuples are lists, keys are text
     return replace(plain, versions=versions(), digest=content_digest(plain, arrays))
-
-
-def _json_bytes(payload: Mapping[str, Any]) -> np.ndarray:
-    return np.frombuffer(canonical(dict(payload)).encode(), dtype=np.uint8)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -366,16 +336,7 @@ def _read(path: Path) -> Artifact:
         raise InputError(f"{path} is a folder, not an artifact", f"smodice status {path} lists what is in it")
     check_regular(path)
     try:
-        with open(path, "rb") as handle:
-            magic = handle.read(9)
-        if magic[:4] == b"\x89HDF":
-            text, arrays = _read_hdf5(path)
-        elif magic[8:9] == b"{":
-            text, arrays = _read_safetensors(path)
-        elif magic[:1] == b"{":
-            text, arrays = _read_json(path)
-        else:
-            raise InputError(f"{path} is neither HDF5, safetensors nor JSON")
+        text, arrays = containers.read(path)
     except DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short ({first_line(error)})") from error
     if not isinstance(text, str):
@@ -397,57 +358,6 @@ def as_expected(artifact: Artifact) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(f"{artifact.path} does not hold what a {artifact.header.kind} does ({what})") from error
-
-
-def _read_safetensors(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            return (file.metadata() or {}).get(TAG), arrays
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
-
-
-def _read_json(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
-    if path.stat().st_size > MAX_TEXT:
-        raise ValueError("it is too large for JSON of ours")
-    whole = json.loads(path.read_text())
-    check_depth(whole)
-    header = whole.pop(TAG, None)
-    return (None if header is None else canonical(header)), {"payload": _json_bytes(whole)}
-
-
-def _read_hdf5(path: Path) -> tuple[str | None, dict[str, np.ndarray]]:
-    with h5py.File(path, "r", locking=False) as file:  # nobody writes into an artifact
-        text = file.attrs.get(TAG)
-        text = text.decode() if isinstance(text, bytes) else text
-        arrays = {}
-        if text is not None:
-
-            def visit(name: str, item: Any) -> None:
-                if not isinstance(name, str):
-                    raise ValueError("a name in it is no text")
-                if isinstance(item, h5py.Dataset):
-                    arrays[name] = map_dataset(path, item)
-
-            file.visititems(visit)
-    return text, arrays
-
-
-def map_dataset(path: Path, dataset: Any) -> np.ndarray:
-    """A contiguous HDF5 dataset as a copy-on-write memory map (torch wants writable memory; the file stays)."""
-    if dataset.dtype.kind not in "biuf":
-        raise ValueError(f"{dataset.name} does not hold numbers")
-    offset = dataset.id.get_offset()
-    if dataset.size == 0:
-        return np.empty(dataset.shape, dataset.dtype)
-    if offset is None:
-        raise ValueError(f"{dataset.name} is not stored contiguously")
-    if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
-        raise ValueError(f"{dataset.name} reaches beyond the end of the file")
-    return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
 
 
 def read_payload(path: Path) -> dict[str, Any]:

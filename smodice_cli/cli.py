@@ -14,8 +14,8 @@ import typer
 from smodice_cli import __version__, completion, interrupts, tracking
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
-from smodice_cli.engine import Options, Result
-from smodice_cli.errors import InputError, Interrupted, SmodiceError
+from smodice_cli.engine import MAX_SEED, Options, Result
+from smodice_cli.errors import Interrupted, SmodiceError, from_outside
 from smodice_cli.recipes import PRESETS
 from smodice_cli.tracking import TRACKERS
 
@@ -33,8 +33,6 @@ app = typer.Typer(
 )
 
 PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
-MAX_SEED = 2**32 - 1  # what every generator takes
-MAX_THREADS = 256  # torch takes any number, and crashes
 
 
 # --- flags that commands share --------------------------------------------------------------------------------------
@@ -211,13 +209,10 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return error.message, f"go on with: {this_command()}", error.exit_code
     if isinstance(error, SmodiceError):
         return error.message, error.hint, error.exit_code
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or interrupts.requested:  # a library may have made another error of it
         return "interrupted", f"finished stages are kept; go on with: {this_command()}", Interrupted.exit_code
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
-        return "there is not enough memory for this", "fewer units, a smaller batch or less data", InputError.exit_code
-    if isinstance(error, OSError) and error.errno:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}", "", InputError.exit_code
+    if found := from_outside(error):
+        return found.message, found.hint, found.exit_code
     return f"internal error: {type(error).__name__}: {error}", "run again with --debug for the traceback", 1
 
 

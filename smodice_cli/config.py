@@ -139,6 +139,8 @@ def parse_assignments(assignments: Sequence[str], sections: Sequence[str], only:
 def assign(settings: Settings, name: str, value: Any, sections: Sequence[str], only: str = "", where: str = "") -> None:
     """Put a value under its dotted name; `where` is what the user wrote."""
     where = where or f"{name}={value!r}"
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: the name of a setting is text")
     path, dot, key = name.rpartition(".")
     section, _, algo = (path if dot else only).partition(".")
     if section not in sections:

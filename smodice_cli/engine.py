@@ -5,11 +5,12 @@ inputs -> cache key -> cached? -> lock -> work -> artifacts (atomic) -> checkpoi
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,10 @@ from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import as_dict
 from smodice_cli.console import console
 from smodice_cli.errors import ForeignFileError, InputError, UsageError
+
+MAX_SEED = 2**32 - 1  # what every generator takes
+MAX_THREADS = 256  # torch takes any number, and crashes
+OTHER_KINDS: dict[type, tuple[type, ...]] = {float: (float, int), tuple: (tuple, list)}  # of options
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,21 @@ class Options:
     track: str = ""  # trackers that are told of a training's figures, e.g. tensorboard,wandb
     env: str = ""  # an environment that the user named, beside the one in a file's header
     sha256: tuple[str, ...] = ()  # what downloaded files must be, NAME=SUM
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            kinds = OTHER_KINDS.get(type(own.default), (type(own.default),))
+            if type(value := getattr(self, own.name)) not in kinds:
+                raise UsageError(f"options: {own.name} = {value!r} must be of type {kinds[0].__name__}")
+        if not 1 <= self.threads <= MAX_THREADS or not self.checkpoint_every >= 0:
+            raise UsageError(f"options: threads are 1 to {MAX_THREADS}, and checkpoint_every is not negative")
+
+
+def check_seed(seed: Any) -> int:
+    """Refuse what no generator takes for a seed."""
+    if not hasattr(seed, "__index__") or isinstance(seed, bool) or not 0 <= operator.index(seed) <= MAX_SEED:
+        raise UsageError(f"seed {seed!r} is no whole number from 0 to {MAX_SEED}")
+    return operator.index(seed)
 
 
 def checkpoint_of(out: Path) -> Path:

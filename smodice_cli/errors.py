@@ -67,6 +67,16 @@ class OutOfTimeError(SmodiceError):
     exit_code = 75
 
 
+def from_outside(error: BaseException) -> SmodiceError | None:
+    """What the machine refused, as an error of ours: memory, or a file; None where it is something else."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
+        return InputError("there is not enough memory for this", "fewer units, a smaller batch or less data")
+    if isinstance(error, OSError) and error.errno:
+        where = f"{error.filename}: " if error.filename else ""
+        return InputError(f"{where}{error.strerror}")
+    return None
+
+
 def nearest(word: str, known: Sequence[str], before: str = "", after: str = "") -> str:
     """A `did you mean` clause for an unknown word, or the known ones where nothing is near; empty without any.
 

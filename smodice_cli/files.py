@@ -22,6 +22,7 @@ from smodice_cli.console import console
 from smodice_cli.errors import InputError, OutputError, nearest
 
 PICTURES = (".mp4", ".avi", ".mkv", ".webm", ".png", ".jpg", ".jpeg", ".gif")  # which no layout reads
+MAX_TEXT = 1 << 26  # bytes of text that are read at once
 BLOCK = 1 << 24  # bytes hashed or copied at a time, so that memory stays flat
 TEMPORARY = ".*.tmp"  # what temporary files and folders are called ...
 LOCK = ".*.lock"  # ... and locks
@@ -58,6 +59,24 @@ def check_regular(path: Path) -> None:
     """Refuse a pipe, a device or a socket as input: reading one may never end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path} is no regular file, but a pipe, a device or a socket")
+
+
+def read_bytes(path: Path, start: int = 0) -> bytes:
+    """A small file that anyone may have put there, from some place on: no pipe or device, and only so much of it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise InputError(f"{path} is no regular file")
+        with open(handle, "rb", closefd=False) as file:
+            file.seek(start)
+            return file.read(MAX_TEXT)
+    finally:
+        os.close(handle)
+
+
+def read_text(path: Path) -> str:
+    """The text of such a file."""
+    return read_bytes(path).decode(errors="replace")
 
 
 def members(path: Path) -> list[Path]:

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 CODE = 130
-AGAIN = 0.05  # seconds until the next try where an interrupt would do damage
+AGAIN = 0.05  # seconds until the next try where an interrupt would do damage, or was lost
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+requested = False  # whether an interrupt came while there was work
 out_of_time = False  # whether it was SIGUSR1: a time limit is near, and the work is to go on in another process
 
 
@@ -39,27 +40,20 @@ def end_with_input() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """While there is work, an interrupt is a KeyboardInterrupt, raised where it neither harms nor is swallowed."""
+    """While there is work, an interrupt is a KeyboardInterrupt, raised where it does no harm, until it is obeyed."""
+    global requested
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    hook = sys.unraisablehook
-
-    def swallowed(what: sys.UnraisableHookArgs) -> None:
-        """Python drops what is raised in a callback of a weak reference, say: an interrupt comes again."""
-        if what.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        else:
-            hook(what)
-
     with kept():
+        hook, requested = sys.unraisablehook, False
+        sys.unraisablehook = lambda what: None if what.exc_type is KeyboardInterrupt else hook(what)  # it comes again
         _install(_raise, signal.SIGALRM, signal.SIGUSR1)
-        sys.unraisablehook = swallowed
         try:
             yield
         finally:
-            sys.unraisablehook = hook
             signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = hook
 
 
 @contextmanager
@@ -72,6 +66,24 @@ def kept() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Hold interrupts back for a moment, where one would leave a lock taken for ever; they come right after."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    numbers = [number for number in (*SIGNALS, signal.SIGALRM) if callable(signal.getsignal(number))]
+    before = {number: signal.signal(number, lambda number, frame: caught.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
 
 
 def _install(handler: signal._HANDLER, *more: signal.Signals) -> None:
@@ -92,11 +104,30 @@ def note(number: int) -> None:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    """Raise, but not inside an import (torch's aborts the process) or a finaliser (which swallows it): then later."""
+    """Raise, but not inside an import (torch's aborts the process) or a finaliser: then later.
+
+    And again, as long as nobody deals with it: Python drops what is raised in a callback of a weak reference, a library
+    what its `except:` catches.
+    """
+    global requested
     note(number)
+    requested = True
+    signal.setitimer(signal.ITIMER_REAL, AGAIN)
+    if not _is_handled() and not _does_harm(frame):
+        raise KeyboardInterrupt
+
+
+def _is_handled() -> bool:
+    """Whether what we raised is on its way: something cleans up after it, a generator's end too, or tells it."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+        error = error.__context__
+    return error is not None
+
+
+def _does_harm(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__":
-            signal.setitimer(signal.ITIMER_REAL, AGAIN)
-            return
+            return True
         frame = frame.f_back
-    raise KeyboardInterrupt
+    return False

@@ -17,12 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smodice_cli import artifacts, files
+from smodice_cli import containers, files
 from smodice_cli.console import console
 from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, OutputError, SmodiceError
 
 FOLDER = "orders"
 DRIVER = "driver"  # whose lock is held by the process that drives a run on the engines that need one
+EVENTS: dict[str, dict[str, type]] = {  # the members of some kinds
+    "progress": {"label": str, "done": int, "total": int, "figures": dict},
+    "warning": {"text": str},
+    "note": {"text": str},
+}
+LARGEST = 10**15  # of a whole number in a report
 RETRIES = 3  # times that an order is begun again at the same place after its worker was killed
 
 
@@ -78,18 +84,29 @@ class Order:
     def read(path: Path) -> Order:
         """The order in a file."""
         try:
-            told = json.loads(path.read_text())
-            artifacts.check_depth(told)
+            told = json.loads(files.read_text(path))
+            containers.check_depth(told)
             needs = tuple(told.pop("needs"))
             found = Order(path.parent.parent, path.stem, **told, needs=needs)
             texts = [found.label, found.group, found.on, found.host, *needs]
             if not all(isinstance(text, str) for text in texts) or not isinstance(found.work, dict):
                 raise ValueError("a member is of another type")
+            if not all(name == Path(name).name for name in needs):
+                raise ValueError("it needs something that is no order beside it")
             return found
         except FileNotFoundError as error:
             raise InputError(f"{path} does not exist") from error
-        except (*artifacts.DAMAGE, RecursionError) as error:
+        except containers.DAMAGE as error:
             raise InputError(f"{path} is no order ({files.first_line(error)})") from error
+
+    @contextmanager
+    def as_expected(self) -> Iterator[None]:
+        """Its work may still not be what a worker can do: somebody else's, or another version's."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            what = f"{type(error).__name__}: {files.first_line(error)}"
+            raise InputError(f"{self.path} does not say what an order does ({what})") from error
 
 
 def command(every: float, *, attached: bool = False) -> list[str]:
@@ -108,8 +125,14 @@ def begin(order: Order) -> None:
 
 
 def of_run(folder: Path) -> list[Order]:
-    """Every order in a run's folder, in the order of their numbers."""
-    return [Order.read(path) for path in sorted((folder / FOLDER).glob("*.json"), key=files.natural)]
+    """Every order in a run's folder, in the order of their numbers; what is none is named and left out."""
+    found = []
+    for path in sorted((folder / FOLDER).glob("*.json"), key=files.natural):
+        try:
+            found.append(Order.read(path))
+        except InputError as error:
+            console.warn(f"{error.message}: left out")
+    return found
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -126,9 +149,17 @@ def event_of(line: str) -> dict[str, Any]:
         event = json.loads(line)
     except (ValueError, RecursionError):
         event = None
-    if isinstance(event, dict) and isinstance(event.get("kind"), str):
+    if isinstance(event, dict) and isinstance(event.get("kind"), str) and _is_whole(event):
         return event
     return {"kind": "warning", "text": line.rstrip()}
+
+
+def _is_whole(event: dict[str, Any]) -> bool:
+    """Whether an event has the members of its kind."""
+    if not all(type(event.get(name)) is kind for name, kind in EVENTS.get(event["kind"], {}).items()):
+        return False
+    figures = [event["done"], event["total"], *event["figures"].values()] if event["kind"] == "progress" else []
+    return all(type(figure) is float or (type(figure) is int and abs(figure) < LARGEST) for figure in figures)
 
 
 @dataclass
@@ -150,10 +181,8 @@ class Report:
     def news(self) -> list[dict[str, Any]]:
         """The events since the last look; a line that is still being written is left for the next."""
         try:
-            with open(self.path, "rb") as file:
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
+            text = files.read_bytes(self.path, self._offset)
+        except (OSError, InputError):
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -168,7 +197,7 @@ class Report:
                 self.starts, self.host = self.starts + 1, str(event.get("host", ""))
                 self.error, self.progress = {}, {}
             case "end":
-                self.ends.append(code if isinstance(code := event.get("code"), int) else 1)
+                self.ends.append(code if type(code := event.get("code")) is int else 1)
             case "out of time":
                 self.stuck = 0 if event.get("moved") else self.stuck + 1
             case "cancel":
@@ -275,7 +304,7 @@ def driving(folder: Path) -> Iterator[None]:
 def driver(folder: Path) -> int:
     """The process that drives a run; 0 where there is none."""
     path = files.lock_of(folder / FOLDER / DRIVER)
-    with suppress(OSError, ValueError):
-        if not files.is_dead(path):
-            return int(path.read_text())
+    with suppress(OSError, ValueError, InputError):
+        if not files.is_dead(path) and (pid := int(files.read_text(path))) > 1:  # below: everyone's processes
+            return pid
     return 0

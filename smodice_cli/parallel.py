@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from types import FrameType
 from typing import TypeVar
+
+from smodice_cli import interrupts
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -52,21 +53,17 @@ def ordered_map(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment: an interrupt inside the pool's own locks would leave them taken for ever.
+    """Hold interrupts back for a moment: one inside the pool's own locks would leave them taken for ever.
 
-    Processes started meanwhile inherit the mask and never see one. The mask alone does not protect this process: the
+    Processes started meanwhile inherit the mask and never see Ctrl-C. The mask alone does not protect this process: the
     pool's threads may receive the signal, and Python then runs the handler here.
     """
-    caught: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-        if caught and callable(handler):
-            handler(*caught[0])
+    with interrupts.held():
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _die_with_parent() -> None:

@@ -17,7 +17,7 @@ from smodice_cli import envs, interrupts
 from smodice_cli.algos import dual
 from smodice_cli.config import as_dict, build
 from smodice_cli.console import console
-from smodice_cli.engine import Options, Result, Stage, make
+from smodice_cli.engine import Options, Result, Stage, check_seed, make
 from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, SmodiceError
 from smodice_cli.orders import Order, report
 from smodice_cli.recipes import config_of
@@ -212,7 +212,7 @@ def look(run: Run, options: Options) -> tuple[Run, bool]:
 
 def settled(run: Run) -> Run:
     """A run with its divergence, if that was chosen already."""
-    return look(run, Options())[0]
+    return look(run, Options())[0] if run.undecided() else run
 
 
 def plan(run: Run, options: Options) -> list[Result]:
@@ -281,15 +281,28 @@ def _is_there(one: Chain, sections: list[str], options: Options, label: str) -> 
 
 
 def run_of(given: Sequence[Order]) -> Run | None:
-    """The run that orders belong to, as the newest of them say; None where none is a chain's."""
+    """The run that orders belong to, as the newest of them say; None where none is a chain's.
+
+    Whoever merely looks at a folder runs no module that an order in it names.
+    """
     by_age = sorted(given, key=lambda order: order.path.stat().st_mtime)
-    told = [order.work for order in by_age if "chain" in order.work]
-    if not told:
+    newest = next((order for order in reversed(by_age) if "chain" in order.work), None)
+    if newest is None:
         return None
-    chains, run = [work["chain"] for work in told], told[-1]["run"]
-    methods = {one["method"]: _configs(one["configs"], one["algo"]) for one in chains}
-    seeds = dict.fromkeys([run["seed"], *sorted(one["seed"] for one in chains)])  # the run's first stays first
-    return Run(given[0].run, methods, _configs(run["usual"], DEFAULT), list(seeds))
+    methods: dict[str, Configs] = {}
+    seeds: list[int] = []
+    for order in by_age:
+        if "chain" in order.work:
+            with order.as_expected():
+                one = order.work["chain"]
+                methods[one["method"]] = _configs(one["configs"], one["algo"])
+                seeds.append(check_seed(one["seed"]))
+    with newest.as_expected():
+        run = newest.work["run"]
+        usual, first = _configs(run["usual"], DEFAULT), check_seed(run["seed"])
+        for configs in (usual, *methods.values()):
+            envs.refuse_module(configs["dataset"].env)
+    return Run(newest.run, methods, usual, list(dict.fromkeys([first, *sorted(seeds)])))  # the run's first stays first
 
 
 def _plain(configs: Configs) -> dict[str, Any]:
@@ -304,7 +317,7 @@ def work(order: Order, workers: int) -> None:
     """What the worker of an order does; stopped for lack of time it goes on later, unless that leads nowhere."""
     results: list[Result] = []
     try:
-        _work(order.work, workers, results, order.path.stat().st_mtime)
+        _work(order, workers, results)
     except (KeyboardInterrupt, Interrupted) as error:
         if not interrupts.out_of_time:
             raise
@@ -318,20 +331,31 @@ def work(order: Order, workers: int) -> None:
         raise OutOfTimeError("its time is up: it goes on from here when it is started again") from error
 
 
-def _work(told: Mapping[str, Any], workers: int, results: list[Result], since: float) -> None:
-    options, run = Options(**told["options"]), told["run"]
-    folder, usual = Path(run["folder"]), _configs(run["usual"], DEFAULT)
-    if "chain" not in told:
+def _work(order: Order, workers: int, results: list[Result]) -> None:
+    told = order.work
+    with order.as_expected():
+        options, run = Options(**told["options"]), told["run"]
+        folder, seed, usual = Path(run["folder"]), check_seed(run["seed"]), _configs(run["usual"], DEFAULT)
+        one = _chain(told["chain"], folder) if "chain" in told else None
+        sections, undecided = told.get("sections", []), bool(told.get("select_f"))
+    since = order.path.stat().st_mtime
+    if one is None:
         place = folder / STAGES["build-dataset"].file
         results.append(build_data(folder, usual["dataset"], unless_made(options, place, since), workers))
         console.note(f"{results[-1].path}: {results[-1].status}")
-        if told["select_f"]:
-            select_f(folder, usual, run["seed"], options, workers)
+        if undecided:
+            select_f(folder, usual, seed, options, workers)
         return
-    chain = told["chain"]
-    one = Chain(**chain | {"folder": folder, "configs": _configs(chain["configs"], chain["algo"])})
-    if "value" in told["sections"]:
+    if "value" in sections:
         unforced = replace(options, force=False)
-        settled = settle_f(folder, {one.method: one.configs}, usual, run["seed"], unforced, workers)
+        settled = settle_f(folder, {one.method: one.configs}, usual, seed, unforced, workers)
         one = replace(one, configs=settled[one.method])
-    run_chain(one, options, workers, sections=told["sections"], results=results, since=since)
+    run_chain(one, options, workers, sections=sections, results=results, since=since)
+
+
+def _chain(told: Mapping[str, Any], folder: Path) -> Chain:
+    found = Chain(**{**told, "folder": folder, "configs": _configs(told["configs"], told["algo"])})
+    check_seed(found.seed)
+    for stage in found.stages():
+        found.configs[stage.section], found.place(stage.kind)
+    return found

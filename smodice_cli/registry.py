@@ -70,9 +70,11 @@ def load_plugins() -> None:
     global _loaded
     if _loaded:
         return
-    _loaded = True
-    for name in filter(None, os.environ.get(PLUGINS, "").split(",")):
+    _loaded = True  # also while they are loaded: a plug-in looks at the tables itself
+    for name in filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(","))):
         try:
-            importlib.import_module(name.strip())
-        except ImportError as error:
-            raise UsageError(f"{PLUGINS}: {name} cannot be imported ({error})") from error
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # whatever a module may raise
+            _loaded = False
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise UsageError(f"{PLUGINS}: {name} cannot be imported ({what})") from error

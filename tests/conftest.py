@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(os.environ.get("SMODICE_SHARED_DATA", Path(__file__).parents[2] / "shared/data"))
+PATIENCE = 300  # seconds until something counts as hanging: a machine may be busy with much else
 ENV = "pointmass-4direction"
 OFFLINE, EXPERT = f"sim:{ENV}#3000", f"sim:{ENV}#success=50"
 SMALL = ("--set", "hidden=16", "--set", "batch=16")
@@ -115,14 +117,15 @@ class Running:
         self.process, self.output = process, output
 
     def signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(self.process.pid, number)
 
     def kill(self) -> None:
         """kill -9."""
         self.signal(signal.SIGKILL)
         self.process.join()
 
-    def ends(self, timeout: float = 180) -> Outcome:
+    def ends(self, timeout: float = PATIENCE) -> Outcome:
         self.process.join(timeout)
         assert self.process.exitcode is not None, "still running"
         stdout, stderr = (Path(f"{self.output}.{name}") for name in ("stdout", "stderr"))
@@ -154,12 +157,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             command.kill()
 
 
-def wait_for(condition: Callable[[], object], timeout: float = 180) -> None:
+def wait_for(condition: Callable[[], object], timeout: float = PATIENCE, every: float = 0.02) -> None:
     """Wait until something has come true."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 @cache

@@ -287,3 +287,80 @@ def test_the_package_is_marked_as_typed() -> None:
     imported = ast.parse(Path(smodice.__file__).read_text())
     names = [node.module for node in ast.walk(imported) if isinstance(node, ast.ImportFrom)]
     assert not [name for name in names if name and name.startswith(("smodice_cli.commands", "smodice_cli.cli"))]
+
+
+# --- what a program may hand over by mistake --------------------------------------------------------------------------
+
+STATES = [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("train_disc", {"data": None}),
+        ("train_disc", {"data": 3}),
+        ("train_disc", {"data": "a\0b"}),
+        ("train_disc", {"data": b"dataset.h5"}),
+        ("train_disc", {"data": "dataset.h5", "out": 3}),
+        ("train_disc", {"data": "dataset.h5", "seed": -1}),
+        ("train_disc", {"data": "dataset.h5", "seed": 1.5}),
+        ("train_disc", {"data": "dataset.h5", "seed": 2**32}),
+        ("train_disc", {"data": "dataset.h5", "algo": 3}),
+        ("train_disc", {"data": "dataset.h5", "algo": "smodcie"}),
+        ("train_disc", {"data": "dataset.h5", "options": {}}),
+        ("train_disc", {"data": "dataset.h5", "preset": 3}),
+        ("train_disc", {"data": "dataset.h5", "out": "/proc/x.safetensors", **TINY}),
+        ("evaluate", {"policy": "policy.safetensors", "env": 3}),
+        ("build_dataset", {"offline": STATES, "expert": STATES, "env": None, "out": "x/new.h5"}),
+        (
+            "build_dataset",
+            {"offline": {"observations": STATES, "actions": STATES}, "expert": object(), "out": "x/n.h5"},
+        ),
+        ("build_dataset", {"offline": {"observations": STATES, "actions": STATES}, "expert": [], "out": "x/n.h5"}),
+        ("build_dataset", {"offline": {"observations": 3, "actions": None}, "expert": STATES, "out": "x/n.h5"}),
+        ("build_dataset", {"offline": {"observations": [[1], [1, 2]]}, "expert": STATES, "out": "x/n.h5"}),
+        ("build_dataset", {"offline": [{"observations": None}], "expert": STATES, "out": "x/n.h5"}),
+        ("build_dataset", {"offline": STATES, "expert": STATES, "seed": "x", "out": "x/n.h5"}),
+        ("build_dataset", {"offline": STATES, "expert": STATES, "absent": 3, "out": "x/n.h5"}),
+        ("build_dataset", {"offline": STATES, "expert": STATES, "out": "/proc/x/n.h5"}),
+        ("run", {"recipe": 3}),
+        ("run", {"recipe": "absent"}),
+        ("run", {"offline": STATES}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "seeds": []}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "seeds": [0, 0]}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "seeds": 3}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "jobs": 0}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "algos": "bc"}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "algos": ["bcc"]}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "settings": 3}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "settings": {3: 4}}),
+        ("run", {"offline": STATES, "expert": STATES, "out": "x", "variants": "absent"}),
+        ("load_policy", {"path": None}),
+        ("load_weights", {"path": 3}),
+    ],
+)
+def test_a_wrong_argument_is_one_exception_of_ours_and_leaves_nothing(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: dict[str, Any]
+) -> None:
+    for file in ("dataset.h5", "policy.safetensors"):
+        (tmp_path / file).symlink_to(finished_run / file)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(smodice.SmodiceError):
+        getattr(smodice, name)(**wrong)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not left
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threads": "x"}, {"threads": 0}, {"checkpoint_every": -1}, {"force": 1}, {"env": 3}]
+)
+def test_options_of_another_type_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(smodice.SmodiceError, match="options: "):
+        smodice.Options(**wrong)
+
+
+def test_a_policy_takes_states_alone(finished_run: Path) -> None:
+    policy = smodice.load_policy(finished_run / "policy.safetensors")
+    for state in (3.0, "x", None, [1, 2], [[1], [2, 3]]):
+        with pytest.raises(smodice.SmodiceError, match="takes states"):
+            policy.act(state)  # type: ignore[arg-type]

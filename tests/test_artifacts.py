@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -11,16 +12,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import digest, listing, refuse, succeed
+from conftest import digest, listing, refuse, succeed, wait_for
 
 from smodice_cli import artifacts, files
 from smodice_cli.artifacts import Header
-from smodice_cli.errors import ForeignFileError, InputError
+from smodice_cli.errors import ForeignFileError, InputError, OutputError
 
 FILES = ("dataset.h5", "disc.safetensors", "value.safetensors", "weights.h5", "policy.safetensors", "eval.json")
 HEADER = Header("disc", "train-disc", {"lr": 0.1, "hidden": [1, 2]}, 3, key="k", metrics={"loss": 0.5})
@@ -187,10 +189,7 @@ def test_a_kill_during_a_large_write_leaves_the_old_file_or_none(tmp_path: Path,
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(target)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
-        end = time.monotonic() + 60
-        while not list(tmp_path.glob(".big.h5.*.tmp")):
-            assert time.monotonic() < end, "nothing was being written"
-            time.sleep(0.001)
+        wait_for(lambda: list(tmp_path.glob(".big.h5.*.tmp")), every=0.001)
         time.sleep(rng.uniform(0, 0.03))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -202,6 +201,31 @@ def test_a_kill_during_a_large_write_leaves_the_old_file_or_none(tmp_path: Path,
     with files.locked(target, print):
         files.remove_remains(target)
     assert [path.name for path in tmp_path.iterdir()] == (["big.h5"] if before else [])
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_write_that_fails_inside_hdf5_is_one_error_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool
+) -> None:
+    """Whichever it is: the library would crash, or say nothing and leave a torn file."""
+    target, real, done, wrong = tmp_path / "x.h5", os.pwrite, [0], [0]
+
+    def pwrite(*arguments: Any) -> int:
+        done[0] += 1
+        if wrong[0] and (done[0] == wrong[0] or (done[0] > wrong[0] and lasting)):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    arrays = {"x": np.ones(5000), "group/y": np.ones((3, 2)), "z": np.zeros((0, 3))}
+    artifacts.write_hdf5(target, HEADER, arrays)
+    before, writes = digest(target), done[0]
+    assert writes > 5
+    for number in range(1, writes + 1):
+        done[0], wrong[0] = 0, number
+        with pytest.raises(OutputError, match="Input/output error"):
+            artifacts.write_hdf5(target, HEADER, {name: 2 * array for name, array in arrays.items()})
+        assert (digest(target), os.listdir(tmp_path)) == (before, ["x.h5"])
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import formats
 import h5py
@@ -347,3 +348,66 @@ def test_an_artifact_is_not_written_among_the_recordings(tmp_path: Path) -> None
 def test_a_filter_is_for_files_that_have_one(tmp_path: Path) -> None:
     path = formats.d4rl(tmp_path / "arm.hdf5", ARM)
     assert "#filter=train is for robomimic's filter keys" in refused(tmp_path, f"{path}#filter=train")
+
+
+# --- files that ask for more than they hold ---------------------------------------------------------------------------
+
+
+def test_a_zarr_store_that_declares_what_it_does_not_hold(tmp_path: Path) -> None:
+    """Its missing chunks would be read as fill values, for hours."""
+    path = formats.zarr(tmp_path / "arm.zarr", ARM)
+    rows = 3_000_000_000
+    for name in ("data/state", "data/action"):
+        told = json.loads((path / name / ".zarray").read_text())
+        (path / name / ".zarray").write_text(json.dumps(told | {"shape": [rows, told["shape"][1]]}))
+    assert "are stored" in refused(tmp_path, path)
+
+
+def test_a_zarr_store_runs_no_code(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "executed",))
+
+    path = formats.zarr(tmp_path / "arm.zarr", ARM)
+    name = "meta/episode_ends"
+    told = json.loads((path / name / ".zarray").read_text())
+    told |= {"dtype": "|O", "filters": [{"id": "pickle", "protocol": 4}], "compressor": None, "fill_value": 0}
+    (path / name / ".zarray").write_text(json.dumps(told))
+    (path / name / "0").write_bytes(pickle.dumps(Attack()))
+    refused(tmp_path, path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_parquet_file_that_unpacks_to_far_more_than_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smodice_cli.sources.layouts.arrays.ROOM", 1000)
+    long = Arm.of((20_000,))
+    path = formats.parquet(
+        tmp_path / "arm.parquet", Arm([0 * part for part in long.states], [0.5 + 0 * long.actions[0]])
+    )
+    assert "are stored" in refused(tmp_path, path, *TABLE)
+
+
+def test_a_split_of_endless_episodes_is_only_compared_with_them(tmp_path: Path) -> None:
+    path = formats.lerobot(tmp_path / "arm", ARM, splits={"train": "0:99999999999999", "odd": "a:b", "none": None})
+    arguments = ("--env", "data", "--offline", f"{path}#filter=train", "--expert", f"{path}#traj=0")
+    assert smodice("build-dataset", *arguments, "--out", tmp_path / "new.h5").code == 0
+    for name in ("odd", "none"):
+        refuse(3, "build-dataset", *arguments, "--offline", f"{path}#filter={name}", "--out", tmp_path / "new2.h5")
+
+
+@pytest.mark.parametrize(
+    "field", ["1" * 100_000 + "x", "y" * 200_000, "\0", '"'], ids=["digits", "text", "nul", "quote"]
+)
+def test_odd_fields_of_a_csv_file_are_one_sentence(tmp_path: Path, field: str) -> None:
+    """Digits: an expression that can take each in two ways takes the square of their number."""
+    path = tmp_path / "arm.csv"
+    path.write_text(f"joint_a,action_a,episode\n{field},0.5,0\n1,0.5,0\n")
+    refused(tmp_path, path, *TABLE)
+    assert smodice("inspect", path).code in (0, 3)
+
+
+def test_an_npy_file_whose_header_is_cut_is_one_sentence(tmp_path: Path) -> None:
+    path = formats.npy(tmp_path / "arm", ARM)
+    whole = (path / "obs.npy").read_bytes()
+    (path / "obs.npy").write_bytes(whole[:20] + b" " * 100 + whole[120:])
+    refused(tmp_path, path, *KEYS)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import ENV, SMALL, smodice, succeed
+from conftest import ENV, PATIENCE, SMALL, smodice, succeed, wait_for
 from recordings import write_file
 
 from smodice_cli import __version__
@@ -157,7 +157,7 @@ def on_terminal(arguments: list[str], **environment: str) -> tuple[int, str]:
         os.environ.update({"TERM": "xterm-256color", "COLUMNS": "150", **environment})
         os.execv(sys.executable, [*SMODICE, *arguments])
     shown = b""
-    end = time.monotonic() + 90
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 0.5)[0]:
             continue
@@ -306,20 +306,15 @@ def test_interrupting_a_simulation_is_clean(tmp_path: Path, delay: float) -> Non
     sources = ["--offline", f"sim:{ENV}#9000000", "--expert", f"sim:{ENV}#success=10"]
     command = [*SMODICE, "build-dataset", "--env", ENV, *sources, "--out", str(tmp_path / "runs" / "d.h5")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    end = time.monotonic() + 60
-    while len(processes_of(process.pid)) < 2 and time.monotonic() < end:  # until the first worker starts
-        time.sleep(0.01)
+    wait_for(lambda: len(processes_of(process.pid)) > 1)  # until the first worker starts
     time.sleep(delay)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert "error: interrupted" in said
     assert not list(tmp_path.iterdir())
-    end = time.monotonic() + 10
-    while processes_of(process.pid) and time.monotonic() < end:  # the last helper process ends just after its parent
-        time.sleep(0.01)
-    assert not processes_of(process.pid)
+    wait_for(lambda: not processes_of(process.pid))  # the last helper process ends just after its parent
 
 
 @pytest.mark.parametrize("source", [f"sim:{ENV}#300", f"sim:{ENV}#success=10", f"sim:{ENV}#traj=0"])
@@ -350,15 +345,10 @@ def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_p
         return [*SMODICE, "build-dataset", "--env", ENV, *sources, "--out", str(tmp_path / "d.h5")]
 
     process = subprocess.Popen(command(9_000_000), stderr=subprocess.DEVNULL, start_new_session=True)
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob(".d.h5.*.tmp/observations")):
-        assert time.monotonic() < end, "nothing was being simulated"
-        time.sleep(0.01)
+    wait_for(lambda: list(tmp_path.glob(".d.h5.*.tmp/observations")))
     time.sleep(1.0)
     process.kill()
     process.wait()
-    while processes_of(process.pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not processes_of(process.pid)
+    wait_for(lambda: not processes_of(process.pid))
     succeed(*command(200)[3:])
     assert [path.name for path in tmp_path.iterdir()] == ["d.h5"]

@@ -21,7 +21,7 @@ PACKAGE = Path(smodice_cli.__file__).parent
 # From the bottom to the top; a module or package imports only what is named before it, or beside it.
 LAYERS = (
     ("errors", "interrupts", "lazy", ""),  # the last is the package itself: its version
-    ("config", "console", "files", "parallel", "registry", "statistics", "tracking"),
+    ("config", "console", "containers", "files", "parallel", "registry", "statistics", "tracking"),
     ("artifacts",),
     ("data", "engine", "orders"),
     ("steering", "training"),

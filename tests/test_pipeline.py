@@ -107,11 +107,16 @@ def test_an_interrupted_run_of_several_seeds_goes_on(
 ) -> None:
     """And ends with the artifacts and the scores of one that was never interrupted."""
     out, command = tmp_path / "run", ("run", recipe, *SEEDS, "--out", tmp_path / "run")
-    running = start(*command, "--checkpoint-every", "0")  # a checkpoint after every step: seconds to interrupt it in
     checkpoints = [out / f"seed{seed}" / ".policy.safetensors.ckpt" for seed in (0, 1)]
-    wait_for(lambda: all(path.exists() for path in checkpoints) or running.process.exitcode is not None)
-    running.signal(signal.SIGINT)
-    outcome = running.ends()
+    while True:
+        running = start(*command, "--checkpoint-every", "0")  # a checkpoint after every step: seconds to interrupt it
+        wait_for(lambda now=running: all(path.exists() for path in checkpoints) or now.process.exitcode is not None)
+        running.signal(signal.SIGINT)
+        outcome = running.ends()
+        if outcome.code and all(path.exists() for path in checkpoints):
+            break
+        assert outcome.code in (0, 130), outcome.stderr  # on a busy machine one may end before the other has begun
+        shutil.rmtree(out)
     assert outcome.code == 130, outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert "go on with: smodice run" in outcome.stderr

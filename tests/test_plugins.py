@@ -25,9 +25,11 @@ RECIPE: dict[str, dict[str, Any]] = {
 }
 
 
-def smodice(*arguments: str | Path, plugins: str = "toys") -> subprocess.CompletedProcess[str]:
+def smodice(
+    *arguments: str | Path, plugins: str = "toys", where: Path = Path(__file__).parent
+) -> subprocess.CompletedProcess[str]:
     """A process of its own that knows the plug-in, and whose own processes do."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "SMODICE_PLUGINS": plugins}
+    environment = {**os.environ, "PYTHONPATH": str(where), "SMODICE_PLUGINS": plugins}
     command = [sys.executable, "-m", "smodice_cli", *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -119,8 +121,21 @@ def test_a_layout_is_read_like_any_other(tmp_path: Path) -> None:
     assert (done.returncode, f"{path} is not a file of steps, or is cut short" in done.stderr) == (3, True)
 
 
-def test_a_plug_in_that_is_not_there_is_one_sentence() -> None:
-    done = smodice("envs", plugins="nothing_of_this_name")
-    assert done.returncode == 2
-    assert "SMODICE_PLUGINS: nothing_of_this_name cannot be imported" in done.stderr
+BROKEN = {
+    "ends": ("raise SystemExit(0)", "cannot be imported (SystemExit: 0)"),
+    "no_python": ("def (", "cannot be imported (SyntaxError: invalid syntax"),
+    "adds_nonsense": ("from smodice_cli.algos import ALGORITHMS; ALGORITHMS.add('x', 3)", "cannot be used"),
+    "names_nothing": ("from smodice_cli.stages import STAGES; STAGES.add('x', 'nothing:X')", "cannot be used"),
+}
+
+
+@pytest.mark.parametrize("name", ["nothing_of_this_name", "..", "a b", *BROKEN])
+def test_a_plug_in_that_cannot_be_used_is_one_sentence(name: str, tmp_path: Path) -> None:
+    code, words = BROKEN.get(name, ("", f"{name} cannot be imported"))
+    if code:
+        (tmp_path / f"{name}.py").write_text(code)
+    done = smodice("envs", plugins=name, where=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "SMODICE_PLUGINS: " in done.stderr
+    assert words in done.stderr
     assert "Traceback" not in done.stderr

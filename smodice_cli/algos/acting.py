@@ -83,9 +83,12 @@ class NumpyPolicy:
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
-        x = np.asarray(obs, np.float32)
-        if x.shape[-1] != self.obs_dim:
-            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, not {x.shape[-1]}")
+        try:
+            x = np.asarray(obs, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the policy takes states, not {type(obs).__name__} ({error})") from error
+        if x.shape[-1:] != (self.obs_dim,):
+            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, not of shape {x.shape}")
         x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)

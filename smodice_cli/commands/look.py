@@ -71,9 +71,8 @@ def show_orders(folder: Path) -> Records:
         rows += [{"run": str(run), **schedule.describe(*one)} for one in found]
         if not found or not schedule.is_over(found):
             continue
-        belongs = pipeline.run_of([order for order, _, _ in found])
-        with suppress(SmodiceError):  # without data there is nothing to sum up
-            if belongs:
+        with suppress(SmodiceError):  # without data, or orders that make sense, there is nothing to sum up
+            if belongs := pipeline.run_of([order for order, _, _ in found]):
                 summarise(pipeline.settled(belongs))
                 console.note(f"summed up: {run}/summary.json")
     columns = ["run", "order", "state", "where", "stage", "done", "figures"]

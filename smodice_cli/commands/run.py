@@ -13,7 +13,6 @@ from smodice_cli import artifacts, completion, interrupts, recipes
 from smodice_cli import jobs as planning
 from smodice_cli.cli import (
     LOOK,
-    MAX_SEED,
     PIPELINE,
     START,
     DryRun,
@@ -30,7 +29,7 @@ from smodice_cli.cli import (
 from smodice_cli.commands.stages import setting_options
 from smodice_cli.config import merge
 from smodice_cli.console import EVENT_EVERY, console, escape
-from smodice_cli.engine import Options
+from smodice_cli.engine import MAX_SEED, Options
 from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import DEFAULT

@@ -18,8 +18,6 @@ import typer
 from smodice_cli import jobs, recipes
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.cli import (
-    MAX_SEED,
-    MAX_THREADS,
     PIPELINE,
     Algo,
     Common,
@@ -36,7 +34,7 @@ from smodice_cli.cli import (
 from smodice_cli.completion import artifacts_of, environments, of_setting
 from smodice_cli.config import Config, choices_of, merge
 from smodice_cli.console import console
-from smodice_cli.engine import Options, Stage
+from smodice_cli.engine import MAX_SEED, MAX_THREADS, Options, Stage
 from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import STAGES, chain, flag_of, maker

@@ -7,9 +7,10 @@ import typer
 
 from smodice_cli import completion, recipes
 from smodice_cli.algos import ALGORITHMS
-from smodice_cli.cli import MAX_SEED, TOOLS, command
+from smodice_cli.cli import TOOLS, command
 from smodice_cli.config import describe
 from smodice_cli.console import console, escape
+from smodice_cli.engine import MAX_SEED
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.stages import has, sections
 

@@ -12,10 +12,12 @@ import socket
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from smodice_cli import orders
+from smodice_cli.console import console
 from smodice_cli.errors import ConfigError, InputError, UsageError
 from smodice_cli.orders import Order, State
 from smodice_cli.registry import Registry
@@ -130,9 +132,19 @@ class Elsewhere(Engine):
             if order.host != socket.gethostname():
                 raise InputError(f"{order.run} is run from {order.host}: cancel it there")
             if pid := orders.driver(order.run):
-                os.kill(pid, signal.SIGTERM)
-                while orders.driver(order.run) == pid:
-                    time.sleep(0.1)
+                with suppress(ProcessLookupError):  # it has ended
+                    _end(pid, order.run)
+
+
+def _end(pid: int, run: Path) -> None:
+    """End the process that drives a run, and wait until it has."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise InputError(f"{run} is run by process {pid}, which is another user's") from error
+    while orders.driver(run) == pid:
+        os.kill(pid, 0)
+        time.sleep(0.1)
 
 
 ENGINES: Registry[Callable[[str, Mapping[str, str]], Engine]] = Registry(
@@ -162,7 +174,10 @@ def of_orders(given: Iterable[Order]) -> list[tuple[Engine, list[Order]]]:
     """The engines that were given these orders, as another process sees them, and the orders of each."""
     by_name: dict[str, list[Order]] = {}
     for order in given:
-        by_name.setdefault(order.on, []).append(order)
+        if order.on.partition(":")[0] in ENGINES:
+            by_name.setdefault(order.on, []).append(order)
+        else:
+            console.warn(f"{order.path}: there is no engine '{order.on}': left out")
     found = [(find(name), own) for name, own in by_name.items()]
     return [(Elsewhere("", {}) if isinstance(engine, Driven) else engine, own) for engine, own in found]
 

@@ -208,9 +208,10 @@ def jobs(runs: Iterable[Path]) -> Jobs:
         code = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and code in lists:
             if code not in places:
-                lines = [line.partition(" ") for line in lists[code].read_text().splitlines()]
+                lines = [line.partition(" ") for line in files.read_text(lists[code]).splitlines()]
                 places[code] = {number: lists[code].parent / Path(path).name for number, _, path in lines}
-            found[places[code][index]] = Job(array, int(index), code, state, reason)
+            if index.isdecimal() and index in places[code]:
+                found[places[code][index]] = Job(array, int(index), code, state, reason)
     return found
 
 

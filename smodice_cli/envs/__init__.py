@@ -165,12 +165,17 @@ def find(name: str) -> Environment:
 
 def find_in_file(name: str, named: str = "") -> Environment:
     """The environment that a file names: one that imports a module, gym:MODULE:ID, only if the user `named` it too."""
+    refuse_module(name, named)
+    return find(name)
+
+
+def refuse_module(name: str, named: str = "") -> None:
+    """Refuse an environment that imports a module, unless the user `named` it."""
     if name.startswith(GYM) and ":" in name.removeprefix(GYM) and name != named:
         module = name.removeprefix(GYM).partition(":")[0]
         raise UsageError(
             f"the file's environment, {name}, runs the module '{module}'", f"do you trust it? --env {name}"
         )
-    return find(name)
 
 
 def can_simulate(name: str) -> bool:

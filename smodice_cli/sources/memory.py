@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from smodice_cli import containers, interrupts
 from smodice_cli.errors import ForeignFileError, InputError, nearest
-from smodice_cli.files import atomic, make_folder
+from smodice_cli.files import atomic, first_line, make_folder, writing
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources.source import COLUMNS
 
@@ -15,6 +17,19 @@ MARK = "written_by"  # an attribute of the files that are ours to replace
 WRITER = "smodice.build_dataset"
 EPISODE = ("observations", "actions", "rewards", "terminated")
 STATES = "states"
+FORMS = 'e.g. {"observations": (N, d), "actions": (N, k)}'
+
+
+@contextmanager
+def withdrawn(*places: Path) -> Iterator[None]:
+    """Take the recordings written at these places away again where what they were written for is refused."""
+    new = [place for place in places if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        for place in new:
+            place.unlink(missing_ok=True)
+        raise
 
 
 def source_texts(given: Any, place: Path) -> tuple[str, ...]:
@@ -23,7 +38,10 @@ def source_texts(given: Any, place: Path) -> tuple[str, ...]:
         given = [given]
     if isinstance(given, Sequence) and given and all(isinstance(one, str | Path) for one in given):
         return tuple(f"file:{one}" if isinstance(one, Path) else one for one in given)
-    columns = columns_of(given)
+    try:
+        columns = columns_of(given)
+    except (TypeError, ValueError) as error:  # numpy's, or of what has no length
+        raise InputError(f"these are no arrays of numbers ({first_line(error)})", FORMS) from error
     states = columns.pop(STATES, None)
     if states is not None:
         columns["observations"] = states
@@ -46,8 +64,7 @@ def columns_of(given: Any) -> dict[str, np.ndarray]:
     states = np.asarray(given)
     if states.ndim != 2 or states.dtype.kind not in "biuf":
         raise InputError(
-            "expected source texts, a dictionary of columns, a list of episodes, or a matrix of states",
-            'e.g. {"observations": (N, d), "actions": (N, k)}',
+            "expected source texts, a dictionary of columns, a list of episodes, or a matrix of states", FORMS
         )
     return {"observations": states}
 
@@ -86,8 +103,10 @@ def write(place: Path, columns: Mapping[str, np.ndarray]) -> None:
     for name, column in columns.items():
         if column.dtype.kind not in "biuf":
             raise InputError(f"'{name}' is not an array of numbers: numpy makes it one of {column.dtype}")
-    make_folder(place.parent)
-    with atomic(place) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with writing(place):
+        make_folder(place.parent)
+    size = sum(column.nbytes for column in columns.values())
+    with atomic(place) as temporary, interrupts.held(), containers.new_hdf5(temporary, size) as file:
         file.attrs[MARK] = WRITER
         for name, column in columns.items():
             file.create_dataset(name, data=column)

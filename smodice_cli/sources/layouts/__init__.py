@@ -6,10 +6,12 @@ stands for the recordings in it (`many`).
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from csv import Error as CsvError
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +25,7 @@ from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents
 # What h5py, numpy and pyarrow raise on files that are cut short or damaged.
 DAMAGE = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, CsvError, tokenize.TokenError),  # the last of an .npy with a cut header
 )
 
 

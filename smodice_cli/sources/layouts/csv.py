@@ -18,7 +18,8 @@ from smodice_cli.sources.layouts.tables import Table
 
 LOOKED_AT = 100  # lines by which a column's type is told
 WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
+# No digit can be taken by two parts of it: that would take the square of a field's length.
+NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
 
 
 class Csv(Table):

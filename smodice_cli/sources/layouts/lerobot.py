@@ -114,7 +114,8 @@ class LeRobot(Parquet):
         for block in super().episodes(horizon, states_only=states_only):
             assert block.origin is not None
             count += block.episodes
-            kept = block if wanted is None else _only(block, np.isin(block.origin[:, 1], list(wanted)))
+            number = block.origin[:, 1]
+            kept = block if wanted is None else _only(block, (number >= wanted[0]) & (number < wanted[1]))
             if kept is not None:
                 yield kept
         told = self.info.get("total_episodes", count)
@@ -124,13 +125,14 @@ class LeRobot(Parquet):
                 "download the missing files under data",
             )
 
-    def _subset(self) -> range:
+    def _subset(self) -> tuple[int, int]:
+        """The episodes of a split: the first, and the one after the last."""
         splits = self.info.get("splits", {})
         if self.choice.subset not in splits:
             hint = nearest(self.choice.subset, list(splits)) if splits else "leave #filter out"
             raise InputError(f"{self.origin} has no split '{self.choice.subset}'", hint)
         first, _, last = str(splits[self.choice.subset]).partition(":")
-        return range(int(first), int(last))
+        return int(first), int(last)
 
 
 def _only(block: Transitions, which: np.ndarray) -> Transitions | None:

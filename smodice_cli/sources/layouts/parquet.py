@@ -67,6 +67,8 @@ class Parquet(Table):
             with pq.ParquetFile(path) as file:
                 if absent := [name for name in names if name not in file.schema_arrow.names]:
                     raise InputError(f"{path} has no '{absent[0]}' (it has: {', '.join(file.schema_arrow.names)})")
+                declared = 4 * file.metadata.num_rows * sum(map(self.width, names))
+                arrays.check_size(declared, path.stat().st_size, str(path))
                 for batch in file.iter_batches(arrays.BLOCK_ROWS, columns=names, use_threads=False):
                     yield {name: self._column(batch, name, path) for name in names}
 

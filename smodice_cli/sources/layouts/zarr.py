@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,18 @@ class Zarr(D4rl):
         known = [name for name in there if name not in (ACTION, "actions", *found)]
         usual = [name for name in ("observations", *STATES) if name in known][:1] or STATES[:1]
         chosen = arrays.pick(self.choice.parts or usual, known, self.origin, "--obs-keys")
+        for column in (*found.values(), *(there[name] for name in chosen), self.store["meta/episode_ends"]):
+            self._check_held(column)
         states, self.names = arrays.join(there, chosen, self.origin)
         self.left_out = tuple(name for name in known if name not in chosen)
         return found | {"observations": states, "timeouts": self._ends(len(states))}
+
+    def _check_held(self, column: Any) -> None:
+        """Refuse an array that declares far more numbers than its chunks hold: the others would be made up."""
+        size = math.prod(getattr(column, "shape", ())) * 4
+        if size > arrays.ROOM:
+            held = sum(file.stat().st_size for file in (self.path / column.path).rglob("*") if file.is_file())
+            arrays.check_size(size, held, f"{self.origin}: '{column.path}'")
 
     def _ends(self, rows: int) -> np.ndarray:
         ends = np.asarray(self.store["meta"]["episode_ends"][:])

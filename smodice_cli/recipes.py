@@ -63,10 +63,8 @@ def pipelines() -> Path:
 
 
 def names() -> dict[str, Path]:
-    """The shipped recipes by name; of two files with the same, the first in order has its folder's name added."""
-    every = sorted(pipelines().glob("*/*.toml"))
-    last = {path.stem: path for path in every}
-    return {path.stem if last[path.stem] == path else f"{path.stem}-{path.parent.name}": path for path in every}
+    """The shipped recipes by name, that of the file, which no two share, whatever their folders."""
+    return {path.stem: path for path in sorted(pipelines().glob("*/*.toml"))}
 
 
 def variant_names() -> dict[str, Path]:

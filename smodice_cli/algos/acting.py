@@ -83,9 +83,15 @@ class NumpyPolicy:
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
-        x = np.asarray(obs, np.float32)
-        if x.shape[-1] != self.obs_dim:
-            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, not {x.shape[-1]}")
+        try:
+            x = np.asarray(obs, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a state is {self.obs_dim} numbers, not {type(obs).__name__} of other things") from error
+        if x.ndim not in (1, 2) or x.shape[-1] != self.obs_dim:
+            took = f"({self.obs_dim},), or (N, {self.obs_dim}) for many"
+            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, {took}, not {x.shape}")
+        if not np.isfinite(x).all():
+            raise InputError("the state holds NaN or infinite numbers: there is no action for it")
         x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)

@@ -16,6 +16,7 @@ from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.engine import Stage, checkpoint_of
 from smodice_cli.errors import InputError, SmodiceError
+from smodice_cli.exports import choices
 from smodice_cli.stages import DEFAULT, STAGES, maker
 from smodice_cli.views import paper
 from smodice_cli.views.opened import Facts, Records
@@ -44,6 +45,9 @@ def status(folder: Path) -> Records:
                 with artifacts.as_expected(found):
                     row["state"] = f"unfinished, at step {found.header.metrics['step']:,}"
             else:
+                if exported := choices.made_from(path):
+                    rows.append(row | {"kind": "export", "state": exported})
+                    continue
                 header = artifacts.read_any(path).header
                 row |= {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1)}
                 row["state"] = artifacts.staleness(path, header, known) or "ok"
@@ -53,6 +57,11 @@ def status(folder: Path) -> Records:
     if not rows and not orders.runs_below(folder):
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
+
+
+def left_behind(folder: Path) -> list[str]:
+    """What killed processes left in a folder, and `clean` would remove."""
+    return [str(path.relative_to(folder)) for path in files.remains(folder)]
 
 
 def clean(folder: Path) -> list[str]:

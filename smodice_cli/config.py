@@ -141,6 +141,9 @@ def assign(settings: Settings, name: str, value: Any, sections: Sequence[str], o
     where = where or f"{name}={value!r}"
     path, dot, key = name.rpartition(".")
     section, _, algo = (path if dot else only).partition(".")
+    if not section:
+        hint = f"e.g. {' or '.join(f'{one}.{key}' for one in sections)}; smodice settings lists them"
+        raise ConfigError(f"{where}: of which section is it? expected SECTION.{key}", hint)
     if section not in sections:
         raise ConfigError(f"{where}: unknown section '{section}'", nearest(section, sections))
     if only and section != only:

@@ -179,10 +179,22 @@ def test_inspect_says_what_a_recording_holds_and_how_to_load_it(
 
 
 def test_inspect_says_what_stands_in_the_way(tmp_path: Path) -> None:
-    said = succeed("inspect", formats.npz(tmp_path / "arm.npz", ARM)).stdout
+    said = succeed("inspect", formats.npz(tmp_path / "arm.npz", ARM, ("seen", "done"))).stdout
     assert "24 x 3 float32" in said
     assert "cannot be read as it is" in said
     assert "has no 'observations'" in said
+    assert "--keys observations=NAME" in said
+
+
+def test_inspect_guesses_names_and_asks_where_episodes_end(tmp_path: Path) -> None:
+    states, actions, ends = ARM.flat()
+    np.savez(tmp_path / "log.npz", state=states, cmd=actions, over=ends)
+    told = succeed("inspect", tmp_path / "log.npz", "--json").json
+    assert told["guessed"] == ["--keys", "observations=state,actions=cmd"]
+    assert (told["episodes"], told["ends"]) == (1, False)
+    assert "nothing marks where episodes end" in succeed("inspect", tmp_path / "log.npz").stdout
+    keys = "observations=state,actions=cmd,timeouts=over"
+    assert succeed("inspect", tmp_path / "log.npz", "--keys", keys, "--json").json["episodes"] == 4
 
 
 def test_inspect_takes_what_build_dataset_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

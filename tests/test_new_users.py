@@ -102,10 +102,11 @@ def test_one_trajectory_has_no_neighbours(tmp_path: Path) -> None:
     states, actions = ARM.states[0], ARM.actions[0]
     data = smodice.build_dataset([{"observations": states, "actions": actions}], states, out=tmp_path / "dataset.h5")
     policy = smodice.train_policy(data, algo="bc", steps=20, hidden=8, batch=8)
-    score = smodice.evaluate(policy).metrics
+    made = smodice.evaluate(policy)
+    score = made.metrics
     assert "nearest neighbour" not in score["beside"]
     assert "expert_far" not in score
-    succeed("inspect", tmp_path / "eval.json")
+    succeed("inspect", made.path)
 
 
 def test_a_film_of_recordings_is_refused_before_anything_is_done(run: Path) -> None:
@@ -126,7 +127,7 @@ def test_status_knows_what_was_exported(run: Path) -> None:
     assert "export it again" in state_of(run, "seed0/weights.json")[1]
     weights.unlink()
     assert "are not there" in state_of(run, "seed0/weights.json")[1]
-    (run / "notes.json").write_text("[]")
+    (run / "notes.json").write_text("{}")
     assert "was not written by smodice" in state_of(run, "notes.json")[1]
 
 
@@ -149,8 +150,7 @@ def test_status_lists_what_killed_processes_left_before_it_is_removed(run: Path)
 
 
 def test_no_two_recipes_have_the_same_name() -> None:
-    files = [path for path in recipes.pipelines().glob("*/*.toml")]
-    assert len(recipes.names()) == len(files)
+    assert len(recipes.names()) == len(list(recipes.pipelines().glob("*/*.toml")))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ class Choice:
 
 
 EVERYTHING = Choice()
+MARKS = (
+    "--keys timeouts=NAME (cut there), --keys terminals=NAME (over there) or --episode-column NAME say where they end"
+)
 COLUMNS = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
 
 

@@ -16,7 +16,7 @@ from smodice_cli.files import matching
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources import layouts
 from smodice_cli.sources.layouts import Layout
-from smodice_cli.sources.source import Choice, choice_of
+from smodice_cli.sources.source import MARKS, Choice, choice_of
 from smodice_cli.stages.build_dataset import Config
 from smodice_cli.views import Block, Facts, Table, figures
 from smodice_cli.views.render.terminal import columns
@@ -72,6 +72,7 @@ def as_expert(path: Path, flags: Mapping[str, str]) -> str:
     """What to say to build-dataset where it has no actions, beside data that do."""
     chosen = flags.get("--state-columns") or flags.get("--obs-keys")
     own = ["--expert-keys", chosen] if chosen else []
+    own += ["--keys", flags["--keys"]] if "--keys" in flags else []
     return shlex.join(["--expert", str(path), *own])
 
 
@@ -85,6 +86,7 @@ def _read(recording: Layout) -> Facts:
         "state": held.observations,
         "action": held.actions,
         "rewards": held.rewards,
+        "ends": held.ends,
         "episodes": len(counts),
         "transitions": int(counts.sum()),
         "left_out": list(held.left_out),
@@ -103,10 +105,13 @@ def show(facts: Facts) -> list[Block]:
         return [*shown, [f"[yellow]cannot be read as it is[/]: {escape(facts['problem'])}", *hint]]
     read = {name: ", ".join(facts[name]) or "none" for name in ("state_names", "action_names", "left_out")}
     shown.append(figures("would be read", columns("recording"), facts | read))
+    if facts["action"] and facts["episodes"] == 1 and not facts["ends"]:
+        shown.append([f"[yellow]nothing marks where episodes end[/], so all is one: {escape(MARKS)}"])
     if facts["guessed"]:
         guess = shlex.join(facts["guessed"])
         shown.append([f"[yellow]guessed from the names[/], where you say nothing else: {escape(guess)}"])
     if "command" in facts:
         return [*shown, [f"[dim]load it:[/] {escape(facts['command'])}"]]
     only = "without actions it can only be the expert of other data"
-    return [*shown, [f"{only}:  {escape(facts['as_expert'])}", "(single states, as of success: add #states=N)"]]
+    single = shlex.quote(f"{facts['path']}#states={facts['transitions'] + facts['episodes']}")
+    return [*shown, [f"{only}:  {escape(facts['as_expert'])}", f"or, of single states:  --expert {escape(single)}"]]

@@ -21,7 +21,9 @@ from smodice_cli.sources.source import Blocks, Parts
 BLOCK_ROWS = 1 << 16
 ROOM = 1 << 28  # bytes that a column may declare whatever is stored of it ...
 RATIO = 20  # ... and times what is stored: more than recordings can be compressed
-NUMBERING = ("episode", "traj", "demo")  # how columns that number episodes begin
+NUMBERING = ("episode", "traj", "demo")  # how columns that number episodes begin ...
+OBSERVING = ("obs", "state")  # ... those of states, and of actions
+ACTING = ("act", "cmd", "command", "ctrl", "control", "torque", "tau", "effort", "motor")
 PICTURE = 16  # pixels: two axes of a row that are both at least as long make a picture
 
 

@@ -86,12 +86,25 @@ class D4rl(Layout):
         return next((n for n, column in found.items() if kinds[n] in ("i", "u") and column.size == self.rows), "")
 
     def flags(self) -> list[str]:
-        if self.choice.episode or "observations" not in self.held:
+        if "observations" not in self.held:
+            return self._guessed_keys()
+        if self.choice.episode:
             return []
         marked = any(
             arrays.flags(self.columns, name, self.rows, self.origin).any() for name in ("terminals", "timeouts")
         )
         return [] if marked or not (likely := self.likely()) else ["--episode-column", likely]
+
+    def _guessed_keys(self) -> list[str]:
+        """--keys by the names that the file has, where nobody has given any."""
+        called = {"observations": arrays.OBSERVING, "actions": arrays.ACTING}
+        found = {
+            ours: next((name for name in self.held if name.lower().startswith(begins)), "")
+            for ours, begins in called.items()
+        }
+        if self.choice.keys or not found["observations"]:
+            return []
+        return ["--keys", ",".join(f"{ours}={theirs}" for ours, theirs in found.items() if theirs)]
 
     @cached_property
     def numbers(self) -> np.ndarray | None:

@@ -13,7 +13,6 @@ from smodice_cli.lazy import np
 from smodice_cli.sources.layouts import Layout, arrays
 from smodice_cli.sources.source import Blocks, Contents, Parts
 
-ACTING = ("act", "cmd", "command", "ctrl", "control", "torque", "tau", "effort", "motor")  # how actions are called
 BESIDE = (
     *arrays.NUMBERING,
     "time",
@@ -124,7 +123,7 @@ class Table(Layout):
         choice, keys = self.choice, dict(self.choice.keys)
         columns = [name for name, kind in self.kinds().items() if "numbers" in kind]
         actions = choice.actions or tuple(filter(None, [keys.get("actions")]))
-        actions = actions or tuple(name for name in columns if name.lower().startswith(ACTING))
+        actions = actions or tuple(name for name in columns if name.lower().startswith(arrays.ACTING))
         acted = [name for pattern in actions for name in fnmatch.filter(columns, pattern)]
         beside = (*acted, choice.episode, *keys.values(), *filter(lambda name: _is_beside(name.lower()), columns))
         guess = {

@@ -240,10 +240,7 @@ def report(
         if path:
             output.check(path, endings, force)
     found, written = reports.report(runs, html, png, panels, csv, force)
-    rows = [
-        {**run, "seeds": len(run["seeds"]), "score": "" if run["score"] is None else f"{run['score']:.1f}"}
-        for run in found["runs"]
-    ]
+    rows = [{**run, "seeds": len(run["seeds"]), "score": reports.score_in_words(run)} for run in found["runs"]]
     console.table(*terminal.records("", terminal.columns("runs"), rows))
     for run in found["runs"]:
         console.say([f"[yellow]{escape(run['run'])}[/] seed {n}: {how}" for n, how in run["unfinished"].items()])

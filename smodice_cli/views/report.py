@@ -18,6 +18,7 @@ from smodice_cli.errors import SmodiceError, UsageError
 from smodice_cli.lazy import np
 from smodice_cli.stages import DEFAULT, chain, flag_of, maker
 from smodice_cli.views import aggregate, describe, open_artifact, paper, view_of
+from smodice_cli.views.diagnostics import LEVELS
 from smodice_cli.views.opened import Facts, Records, Request, curve, read_log
 from smodice_cli.views.plots import calm
 from smodice_cli.views.render import html, output, png
@@ -47,6 +48,7 @@ RESULTS = [
     "method",
     "seeds",
     "success",
+    "weights",
     "effective",
     "minutes",
 ]
@@ -81,6 +83,7 @@ def result(run: Run) -> Facts:
         "paper": number,
         "paper_says": text,
         "effective_share": float(np.mean(shares)) if shares else None,
+        "weights": run.verdicts,
         "seconds": float(np.mean(seconds)) if seconds else 0.0,
         **({"success_rate": float(np.mean(success))} if success else {}),
         **({"action_error": float(np.mean(errors))} if errors else {}),
@@ -89,6 +92,13 @@ def result(run: Run) -> Facts:
         "per_seed": {str(seed.number): (seed.score or {}).get("normalized") for seed in run.seeds},
         "unfinished": {str(seed.number): seed.unfinished for seed in run.seeds if seed.unfinished},
     }
+
+
+def score_in_words(found: Facts) -> str:
+    """A result's score for a line: normalized or, of recordings, the error of the actions; '' where there is none."""
+    if found["score"] is not None:
+        return f"{found['score']:.1f}"
+    return f"error {found['action_error']:.3f}" if "action_error" in found else ""
 
 
 def spread_of(run: Run, kind: str, name: str) -> Line | None:
@@ -174,6 +184,9 @@ def report(
     if picture:
         drawn = [*returns, *(aggregate.panels(over_tasks) if over_tasks else [])]
         if not drawn:
+            if any("action_error" in found for found in results):
+                hint = "smodice inspect WEIGHTS --png draws what the weights chose"
+                raise UsageError("--png draws scores in a simulator, and these runs are scored on recordings", hint)
             raise UsageError("there are no scores to draw yet", "smodice status RUN says how far the runs are")
         written.append(png.save(picture, png.pick(drawn, chosen), f"{len(runs)} run{'s' * (len(runs) > 1)}", [origin]))
     if table:
@@ -246,6 +259,7 @@ def _results(results: Records) -> dict[str, list[Any]]:
                 found["method"],
                 _cell(len(found["seeds"]), str),
                 _cell(found.get("success_rate"), lambda rate: f"{100 * rate:.0f} %"),
+                found["weights"],
                 _cell(found["effective_share"], percent),
                 _cell(found["seconds"], lambda seconds: f"{seconds / 60:.1f}"),
             ]
@@ -285,11 +299,13 @@ def _orders(run: Run) -> list[list[Cell]]:
 
 
 def _weights(run: Run) -> Facts:
-    """The run's pictures, and the verdict on the weights of its first seed that has any, or why there is none."""
+    """The run's pictures, and the verdict on the weights of the seed whose are worst, or why there is none."""
     found: Facts = {"verdict": None, "summary": "", "remark": "", "panels": [p] if (p := curves_panel(run)) else []}
-    path = next((seed.places["weights"] for seed in run.seeds if "weights" in seed.places), None)
-    if path is None:
+    weighed = [seed for seed in run.seeds if "weights" in seed.places]
+    if not weighed:
         return found
+    worst = max(weighed, key=lambda seed: LEVELS.index(seed.verdict))
+    path = worst.places["weights"]
     try:
         opened = open_artifact(path)
         facts = describe(opened)
@@ -298,7 +314,9 @@ def _weights(run: Run) -> Facts:
         return found | {"remark": error.message}
     panels = [*found["panels"], *(panel for panel in drawn if panel.key in SHOWN_PANELS)]
     remark = f"Without its dataset: {opened.missing}" if opened.missing else ""
-    return {"verdict": facts["verdict"], "summary": "; ".join(summary(facts)), "remark": remark, "panels": panels}
+    told = [f"seed {worst.number}"] if len(weighed) > 1 else []
+    summed = "; ".join([*told, *summary(facts)])
+    return {"verdict": facts["verdict"], "summary": summed, "remark": remark, "panels": panels}
 
 
 def returns_panels(runs: list[Run]) -> list[Panel]:

@@ -19,6 +19,7 @@ from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.exports import choices
 from smodice_cli.stages import DEFAULT, STAGES, maker
 from smodice_cli.views import paper
+from smodice_cli.views.diagnostics import LEVELS, findings, verdict
 from smodice_cli.views.opened import Facts, Records
 
 ENDINGS = (".h5", ".safetensors", ".json")
@@ -118,6 +119,12 @@ class Seed:
         return self.scores.get("score")
 
     @property
+    def verdict(self) -> str:
+        """green, yellow or red: how healthy its weights are; '' where it has none."""
+        header = self.headers.get("weights")
+        return verdict(findings(header.metrics, header.config)) if header else ""
+
+    @property
     def effective_share(self) -> float | None:
         return self.headers["weights"].metrics.get("effective_share") if "weights" in self.headers else None
 
@@ -132,6 +139,13 @@ class Run:
     dataset: Header | None
     dataset_path: Path | None
     seeds: list[Seed]
+
+    @property
+    def verdicts(self) -> str:
+        """What is said of the weights of its seeds, e.g. "green", or "2 green, 1 red"."""
+        counts = Counter(seed.verdict for seed in self.seeds if seed.verdict)
+        told = [f"{counts[level]} {level}" for level in LEVELS if counts[level]]
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(told)
 
     def header(self, kind: str) -> Header | None:
         """Of the first seed that has an artifact of this kind."""

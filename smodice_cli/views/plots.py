@@ -120,10 +120,8 @@ def mark_levels(axes: Any, levels: Mapping[str, float]) -> None:
         axes.text(0.995, height, ", ".join(texts), zorder=4, **place)
 
 
-def small_multiples(
-    figure: Any, lines: Mapping[str, Any], across: str, **labels: str
-) -> Iterator[tuple[Any, str, int]]:
-    """Axes of one size and scale for each line, with the means of the others in grey; gives axes, name and number.
+def small_multiples(figure: Any, lines: Mapping[str, Any], across: str, **labels: str) -> Iterator[tuple[Any, str]]:
+    """Axes of one size and scale for each line, with the means of the others in grey; gives axes and name.
 
     Nine methods in one picture hide each other; side by side each can be read, and compared with all.
     """
@@ -139,7 +137,7 @@ def small_multiples(
         for other in lines:
             if other != name:
                 axes.plot(lines[other][across], lines[other]["mean"], color="0.6", lw=0.8, alpha=0.6)
-        yield axes, name, index
+        yield axes, name
 
 
 def curves_panel(curves: Curves, title: str) -> Panel:

@@ -39,13 +39,13 @@ from smodice_cli.views.weights import summary
 
 RESULTS = [
     "run",
+    "method",
     "unfinished",
     "score",
     "action error",
     "steady",
     "paper",
     "task",
-    "method",
     "seeds",
     "success",
     "weights",
@@ -182,7 +182,7 @@ def report(
     returns, origin = returns_panels(runs), ", ".join(map(str, folders))
     written = []
     if picture:
-        drawn = [*returns, *(aggregate.panels(over_tasks) if over_tasks else [])]
+        drawn = [*returns, *(aggregate.panels(over_tasks, aggregate.colours(runs)) if over_tasks else [])]
         if not drawn:
             if any("action_error" in found for found in results):
                 hint = "smodice inspect WEIGHTS --png draws what the weights chose"
@@ -211,7 +211,7 @@ def _page(path: Path, runs: list[Run], results: Records, returns: list[Panel], o
                 bar.update(number)
 
         content: Facts = {"data": _data(runs), "results": _results(results), "versions": _versions(runs)}
-        content |= {"returns": returns, "over_tasks": _over_tasks(over_tasks), "sections": sections()}
+        content |= {"returns": returns, "over_tasks": _over_tasks(over_tasks, runs), "sections": sections()}
         return html.save(path, "report.html", title="SMODICE report", count=len(runs), **content)
 
 
@@ -250,13 +250,13 @@ def _results(results: Records) -> dict[str, list[Any]]:
         rows.append(
             [
                 found["run"],
+                found["method"],
                 "; ".join(f"seed {number}: {how}" for number, how in found["unfinished"].items()),
                 _cell(found["score"], ("{:.1f}" + spread).format),
                 _cell(found.get("action_error"), "{:.3f}".format),
                 "" if deviation is None else (found["steady"], deviation),
                 said if paper_score is None else (said, paper_score),
                 f"{found['task']} ({found['problem']})" if found["problem"] else found["task"],
-                found["method"],
                 _cell(len(found["seeds"]), str),
                 _cell(found.get("success_rate"), lambda rate: f"{100 * rate:.0f} %"),
                 found["weights"],
@@ -268,12 +268,12 @@ def _results(results: Records) -> dict[str, list[Any]]:
     return {"columns": [RESULTS[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
-def _over_tasks(found: Facts | None) -> Facts | None:
+def _over_tasks(found: Facts | None, runs: list[Run]) -> Facts | None:
     """The methods over all tasks and seeds as a page shows them."""
     if found is None:
         return None
     table = records("", columns("methods"), aggregate.rows(found))
-    shown = {"columns": table.columns, "rows": table.rows, "panels": aggregate.panels(found)}
+    shown = {"columns": table.columns, "rows": table.rows, "panels": aggregate.panels(found, aggregate.colours(runs))}
     return shown | {"chances": aggregate.chances(found), "tasks": found["tasks"]}
 
 
@@ -326,7 +326,7 @@ def returns_panels(runs: list[Run]) -> list[Panel]:
         if line := returns_of(run):
             tasks.setdefault(run.task, []).append((name, run, line))
     titles = {task: _title(found[0][1]) for task, found in tasks.items()}
-    panels = []
+    panels, colours = [], aggregate.colours(runs)
     for task, found in tasks.items():
         alone = list(titles.values()).count(titles[task]) == 1
         title = titles[task] if alone else f"{titles[task]}, {found[0][1].name}"
@@ -334,7 +334,8 @@ def returns_panels(runs: list[Run]) -> list[Panel]:
         levels = {name: _levels(run) for name, run, _ in found}
         seeds = max(len(run.seeds) for _, run, _ in found)
         how = f"mean over up to {seeds} seeds, the band is its 95 % interval" if seeds > 1 else "one seed"
-        panels.append(returns_panel(title, "normalized score", lines, levels, how, wide=len(tasks) == 1))
+        shown = (title, "normalized score", lines, levels, how, colours)
+        panels.append(returns_panel(*shown, wide=len(tasks) == 1))
     return panels
 
 

@@ -18,8 +18,9 @@ files that stages write; everything below `smodice_cli` may change.
 from __future__ import annotations
 
 import functools
+import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
@@ -28,7 +29,7 @@ from smodice_cli import recipes as _recipes
 from smodice_cli.algos.acting import NumpyPolicy as Policy
 from smodice_cli.console import SmodiceWarning
 from smodice_cli.console import console as _console
-from smodice_cli.engine import Options, Result
+from smodice_cli.engine import MAX_SEED, Options, Result
 from smodice_cli.errors import SmodiceError
 from smodice_cli.recipes import Shipped as RecipeInfo
 from smodice_cli.steering import RowWeights
@@ -254,12 +255,22 @@ def _make(
     from smodice_cli import jobs
     from smodice_cli.stages import DEFAULT, STAGES
 
+    _check_seeds([seed])
     stage = STAGES[name]
     recipe = _recipes.Recipe(_recipes.preset(preset), [])
     places = start if isinstance(start, Mapping) else {stage.starts_from(algo or DEFAULT): Path(start)}
     chosen = _recipes.chosen({f"{stage.section}.{key}": value for key, value in settings.items()})
     job = jobs.job(stage, places, chosen, algo=algo, recipe=recipe, out=Path(out) if out else None)
     return job.make(seed, options or Options())
+
+
+def _check_seeds(seeds: Any) -> list[int]:
+    """Refuse what is no list of seeds."""
+    found = [] if isinstance(seeds, str) or not isinstance(seeds, Iterable) else list(seeds)
+    whole = [operator.index(seed) for seed in found if hasattr(seed, "__index__") and not isinstance(seed, bool)]
+    if not whole or len(whole) != len(found) or not all(0 <= seed <= MAX_SEED for seed in whole):
+        raise SmodiceError(f"{seeds!r}: a seed is a whole number from 0 to {MAX_SEED}", "several are a list: [0, 1, 2]")
+    return whole
 
 
 # --- a whole run -----------------------------------------------------------------------------------------------------
@@ -273,7 +284,7 @@ def run(
     offline: Recording = None,
     expert: Recording = None,
     seeds: Sequence[int] = (0,),
-    algos: Sequence[str] = (),
+    algos: str | Sequence[str] = (),
     variants: str = "",
     source: str = "",
     preset: str = "",
@@ -311,6 +322,7 @@ def run(
     from smodice_cli.parallel import cores
     from smodice_cli.sources import memory
 
+    seeds, algos = _check_seeds(seeds), [algos] if isinstance(algos, str) else list(algos)
     chosen = _recipes.chosen(settings or {})
     if not recipe:
         folder = Path(out or Path("runs") / env.rpartition(":")[2])
@@ -320,7 +332,7 @@ def run(
             if given is None:
                 raise SmodiceError("which recipe? smodice.recipes() lists them", "or give offline= and expert=")
             data[name] = list(memory.source_texts(given, folder / f"dataset.{name}.hdf5"))
-    found, usual = _recipes.for_command(os.fspath(recipe), chosen, source, list(algos), preset)
+    found, usual = _recipes.for_command(os.fspath(recipe), chosen, source, algos, preset)
     options = options or Options()
     changes = _recipes.locate_variants(variants) if variants else None
     place = Path(out) if out else usual

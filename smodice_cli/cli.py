@@ -14,7 +14,7 @@ import typer
 from smodice_cli import __version__, completion, interrupts, tracking
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
-from smodice_cli.engine import Options, Result
+from smodice_cli.engine import MAX_SEED, Options, Result
 from smodice_cli.errors import InputError, Interrupted, SmodiceError
 from smodice_cli.recipes import PRESETS
 from smodice_cli.tracking import TRACKERS
@@ -33,7 +33,6 @@ app = typer.Typer(
 )
 
 PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
-MAX_SEED = 2**32 - 1  # what every generator takes
 MAX_THREADS = 256  # torch takes any number, and crashes
 
 

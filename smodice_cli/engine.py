@@ -20,6 +20,8 @@ from smodice_cli.config import as_dict
 from smodice_cli.console import console
 from smodice_cli.errors import ForeignFileError, InputError, UsageError
 
+MAX_SEED = 2**32 - 1  # what every generator takes
+
 
 @dataclass(frozen=True)
 class Options:

@@ -115,7 +115,7 @@ def _about(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
 
 def parse_set(assignments: Iterable[str], only: str = "") -> Settings:
     """The settings after --set, for any section or `only` one."""
-    found = parse_assignments(list(assignments), list(sections()), only)
+    found = parse_assignments(list(assignments), _known(), only)
     return _check_chosen(found, "--set ")
 
 
@@ -123,8 +123,16 @@ def chosen(values: Mapping[str, Any], only: str = "") -> Settings:
     """The same from a program: {"value.gamma": 0.98}."""
     found: Settings = {}
     for name, value in values.items():
-        assign(found, name, value, list(sections()), only)
+        assign(found, name, value, _known(), only)
     return _check_chosen(found)
+
+
+def _known() -> dict[str, set[str]]:
+    """The settings of every section, whichever algorithm reads them."""
+    return {
+        section: {name for algo in ALGORITHMS for name in stage.config_of(algo).__dataclass_fields__}
+        for section, stage in sections().items()
+    }
 
 
 def _check_chosen(found: Settings, origin: str = "") -> Settings:

@@ -73,6 +73,14 @@ def test_weights_that_are_not_fit_to_train_on_are_named_last(run: Path, tmp_path
     assert verdicts([{"folder": "runs/x", "methods": rows[-1:]}]) == []
 
 
+def test_a_report_tells_of_the_weights_and_of_recordings(recorded: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = recorded
+    told = succeed("report", run, "--csv", tmp_path / "r.csv", "--json").json["runs"][0]
+    assert told["weights"] == succeed("inspect", run / "seed0/weights.h5", "--json").json["verdict"]["level"]
+    assert f"error {told['action_error']:.3f}" in succeed("report", run, "--csv", tmp_path / "r.csv").stdout
+    assert "scored on recordings" in refuse(2, "report", run, "--png", tmp_path / "r.png")
+
+
 # --- what is not known is not claimed ---------------------------------------------------------------------------------
 
 

@@ -73,7 +73,10 @@ class Config(BaseConfig):
         "", "columns of a table that are the action, names or patterns", flag="--action-columns", metavar="A,B*"
     )
     episode_column: str = setting(
-        "", "column of a table that numbers the episodes", flag="--episode-column", metavar="NAME"
+        "",
+        "column that numbers the episodes, where nothing else marks their ends",
+        flag="--episode-column",
+        metavar="NAME",
     )
     absorbing: bool = setting(
         False,

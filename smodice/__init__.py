@@ -284,7 +284,7 @@ def run(
     offline: Recording = None,
     expert: Recording = None,
     seeds: Sequence[int] = (0,),
-    algos: Sequence[str] = (),
+    algos: str | Sequence[str] = (),
     variants: str = "",
     source: str = "",
     preset: str = "",

@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import ge, gt, le, lt
 from typing import Any
@@ -122,7 +122,10 @@ def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
     return merged
 
 
-def parse_assignments(assignments: Sequence[str], sections: Sequence[str], only: str = "") -> Settings:
+Known = Mapping[str, Collection[str]]  # the settings of each section
+
+
+def parse_assignments(assignments: Sequence[str], sections: Known, only: str = "") -> Settings:
     """`value.gamma=0.98` as settings, `gamma=0.98` where `only` one section is meant; values are TOML.
 
     `policy.td3bc.steps=1000` goes to the subsection of one algorithm.
@@ -136,15 +139,19 @@ def parse_assignments(assignments: Sequence[str], sections: Sequence[str], only:
     return settings
 
 
-def assign(settings: Settings, name: str, value: Any, sections: Sequence[str], only: str = "", where: str = "") -> None:
+def assign(settings: Settings, name: str, value: Any, sections: Known, only: str = "", where: str = "") -> None:
     """Put a value under its dotted name; `where` is what the user wrote."""
     where = where or f"{name}={value!r}"
     if not isinstance(name, str):
         raise ConfigError(f"{where}: the name of a setting is text")
     path, dot, key = name.rpartition(".")
     section, _, algo = (path if dot else only).partition(".")
+    if not section:
+        having = " or ".join(f"{one}.{key}" for one, keys in sections.items() if key in keys)
+        hint = f"did you mean {having}?" if having else "smodice settings lists them, e.g. value.gamma"
+        raise ConfigError(f"{where}: settings are called SECTION.NAME", hint)
     if section not in sections:
-        raise ConfigError(f"{where}: unknown section '{section}'", nearest(section, sections))
+        raise ConfigError(f"{where}: unknown section '{section}'", nearest(section, list(sections)))
     if only and section != only:
         raise ConfigError(f"{where}: this stage reads only [{only}]")
     if isinstance(value, dict):

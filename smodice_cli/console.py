@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ PLAIN_EVERY = 10.0  # seconds between progress lines when there is no terminal
 BROKEN_PIPE = 141  # what a shell shows of a program whose reader has left
 PLAIN_WIDTH = 200  # columns of a table that goes to a file or a pipe
 WIDE = 110  # columns of a terminal with room for long labels and bars
+WORDS = re.compile(r"(?!(none|flat|infinite|undefined|nan|inf|True|False)\b)[A-Za-z/.*_▁-█]")  # how no figure begins
 
 
 class SmodiceWarning(UserWarning):
@@ -80,11 +82,16 @@ class Console:
             self.result({}, lines)
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[str] = ()
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        text: Sequence[str] = (),
+        whole: Sequence[str] = (),
     ) -> None:
         """A table on stdout (human mode only; json callers use `result`).
 
-        The first column and those in `text` hold words, the others figures.
+        The first column, those in `text` and those with a cell of words are left-aligned; names in `whole` never wrap.
         """
         if self.mode != "human" or self.quiet:
             return
@@ -93,8 +100,9 @@ class Console:
 
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
         for index, column in enumerate(columns):
-            left = index == 0 or column in text
-            table.add_column(column, justify="left" if left else "right", overflow="fold")
+            left = index == 0 or column in text or any(WORDS.match(row[index]) for row in rows)
+            justify: Any = "left" if left else "right"
+            table.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole)
         for row in rows:
             table.add_row(*(Text(visible(cell)) for cell in row))
         shown = self._rich(stderr=False)
@@ -178,6 +186,10 @@ class Console:
             console=shown,
             expand=True,
         )
+
+    def width(self) -> int:
+        """The columns of what results are printed on."""
+        return self._rich(stderr=False).width
 
     def _rich(self, stderr: bool) -> Any:
         from rich.console import Console as Rich

@@ -284,6 +284,11 @@ class Dataset:
             found.check()
         return found
 
+    @property
+    def rewarded(self) -> bool:
+        """Whether any of its sources holds rewards."""
+        return len(self.without_rewards) < len(self.sources)
+
     def check(self) -> None:
         """Refuse columns that do not fit together."""
         rows, offsets = len(self.arrays["observations"]), self.arrays["episode_offsets"]

@@ -365,7 +365,7 @@ def _difference(context: Context, old: Header) -> str:
     for name in sorted({*new_config, *old.config}):
         before, now = (config.get(name, "its default") for config in (old.config, new_config))
         if before != now:
-            return f"{name} changed from {before} to {now}"
+            return f"{name} changed from {before or 'nothing'} to {now or 'nothing'}"
     for name, digest in context.digests.items():
         if name not in old.inputs or old.inputs[name].digest != digest:
             return f"its {name} changed"

@@ -63,10 +63,8 @@ def pipelines() -> Path:
 
 
 def names() -> dict[str, Path]:
-    """The shipped recipes by name; of two files with the same, the first in order has its folder's name added."""
-    every = sorted(pipelines().glob("*/*.toml"))
-    last = {path.stem: path for path in every}
-    return {path.stem if last[path.stem] == path else f"{path.stem}-{path.parent.name}": path for path in every}
+    """The shipped recipes by name, that of the file, which no two share, whatever their folders."""
+    return {path.stem: path for path in sorted(pipelines().glob("*/*.toml"))}
 
 
 def variant_names() -> dict[str, Path]:
@@ -117,7 +115,7 @@ def _about(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
 
 def parse_set(assignments: Iterable[str], only: str = "") -> Settings:
     """The settings after --set, for any section or `only` one."""
-    found = parse_assignments(list(assignments), list(sections()), only)
+    found = parse_assignments(list(assignments), _known(), only)
     return _check_chosen(found, "--set ")
 
 
@@ -125,8 +123,16 @@ def chosen(values: Mapping[str, Any], only: str = "") -> Settings:
     """The same from a program: {"value.gamma": 0.98}."""
     found: Settings = {}
     for name, value in values.items():
-        assign(found, name, value, list(sections()), only)
+        assign(found, name, value, _known(), only)
     return _check_chosen(found)
+
+
+def _known() -> dict[str, set[str]]:
+    """The settings of every section, whichever algorithm reads them."""
+    return {
+        section: {name for algo in ALGORITHMS for name in stage.config_of(algo).__dataclass_fields__}
+        for section, stage in sections().items()
+    }
 
 
 def _check_chosen(found: Settings, origin: str = "") -> Settings:

@@ -17,6 +17,7 @@ from smodice_cli.errors import SmodiceError
 from smodice_cli.lazy import np
 from smodice_cli.pipeline import Configs, Run
 from smodice_cli.stages import DEFAULT, STAGES, chain
+from smodice_cli.views.diagnostics import findings, verdict
 from smodice_cli.views.runs import training_seconds
 
 FILE = "summary.json"
@@ -34,6 +35,7 @@ class Score:
     steps: int  # of the policy
     seconds: float
     policy: str
+    weights: dict[str, Any] | None = None  # those that it was trained on: where, how healthy, and why
 
     @property
     def figure(self) -> str:
@@ -83,9 +85,21 @@ def _score(path: Path, method: str, seed: int) -> Score:
         policy = artifacts.linked(path, found.header.inputs["policy"])
         steps = artifacts.read_header(policy).metrics["steps"]
         seconds, score = training_seconds(policy), found.payload()["score"]
-        score = Score(method, seed, score, found.header.key, _settings(found), steps, seconds, str(policy))
+        weights = _verdict(policy)
+        score = Score(method, seed, score, found.header.key, _settings(found), steps, seconds, str(policy), weights)
         float(score.score[score.figure])
         return score
+
+
+def _verdict(policy: Path) -> dict[str, Any] | None:
+    """How healthy the weights are that a policy was trained on; None where it had none."""
+    link = artifacts.read_header(policy).inputs.get("weights")
+    if link is None:
+        return None
+    path = artifacts.linked(policy, link)
+    header = artifacts.read_header(path)
+    found = findings(header.metrics, header.config)
+    return {"path": str(path), "level": verdict(found), "findings": [finding.text for finding in found]}
 
 
 def _settings(artifact: Artifact) -> dict[str, Any]:
@@ -122,6 +136,7 @@ def _row(method: str, scores: Sequence[Score], seeds: Sequence[int]) -> dict[str
         "seconds": float(np.mean([score.seconds for score in scores])) if scores else None,
         "per_seed": {str(score.seed): score.score for score in scores},
         "keys": {str(score.seed): score.key for score in scores},
+        "weights": {str(score.seed): score.weights for score in scores if score.weights},
         "missing": [seed for seed in seeds if seed not in [score.seed for score in scores]],
     }
 

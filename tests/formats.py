@@ -50,6 +50,18 @@ def d4rl(path: Path, arm: Arm) -> Path:
     return path
 
 
+def numbered(path: Path, arm: Arm, first: int = 0) -> Path:
+    """D4RL's columns with the number of the episode instead of marks, as HDF5 or npz."""
+    states, actions, _ = arm.flat()
+    columns = {"observations": states, "actions": actions, "episode": first + arm.episode()}
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+        return path
+    with h5py.File(path, "w") as file:
+        file.update(columns)
+    return path
+
+
 def npz(path: Path, arm: Arm, names: tuple[str, str] = ("obs", "acts")) -> Path:
     states, actions, ends = arm.flat()
     np.savez(path, **{names[0]: states, names[1]: actions, "timeouts": ends})
@@ -191,6 +203,8 @@ KEYS = ("--keys", "observations=obs,actions=acts")
 Write = Callable[[Path, Arm], Path]
 FORMATS: dict[str, tuple[str, Write, tuple[str, ...]]] = {  # file, writer, flags
     "d4rl": ("arm.hdf5", d4rl, ()),
+    "d4rl-numbered": ("arm.hdf5", numbered, ("--episode-column", "episode")),
+    "npz-numbered": ("arm.npz", numbered, ("--episode-column", "episode")),
     "npz": ("arm.npz", npz, KEYS),
     "npy": ("arm", npy, KEYS),
     "ogbench": ("arm.npz", ogbench, ()),

@@ -80,6 +80,21 @@ def test_a_run_takes_arrays(tmp_path: Path) -> None:
     assert Path(summary["policies"][0]).is_file()
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, 2**32])
+def test_what_is_no_seed_is_refused(seed: Any, finished_run: Path) -> None:
+    with pytest.raises(smodice.SmodiceError, match="a seed is a whole number"):
+        smodice.train_disc(finished_run / "dataset.h5", seed=seed)
+    for seeds in (seed, [0, seed], []):
+        with pytest.raises(smodice.SmodiceError, match="a seed is a whole number"):
+            smodice.run("pointmass-4direction", seeds=seeds)
+
+
+def test_a_setting_without_its_section_is_told_where_it_belongs() -> None:
+    with pytest.raises(smodice.SmodiceError, match="SECTION") as refused:
+        smodice.run("pointmass-4direction", settings={"n_step": 3})
+    assert refused.value.hint == "did you mean value.n_step?"
+
+
 def test_the_recipes_are_listed() -> None:
     found = {recipe.name: recipe for recipe in smodice.recipes()}
     assert found["hopper"].paper == "5.1"

@@ -92,7 +92,7 @@ def test_every_row_is_found_again_where_it_was_recorded(name: str, tmp_path: Pat
     starts = np.cumsum([0, *(len(part) for part in ARM.states[:-1])])
     rows = {"aloha": starts[weights.file] + weights.frame}.get(name)
     if rows is None:  # plain columns number the rows of the file, the others the frames of an episode
-        by_row = name in ("d4rl", "npz", "npy", "ogbench", "csv", "parquet", "zarr")
+        by_row = name.removesuffix("-numbered") in ("d4rl", "npz", "npy", "ogbench", "csv", "parquet", "zarr")
         rows = weights.frame if by_row else starts[weights.episode] + weights.frame
     data = artifacts.load(tmp_path / "run/dataset.h5", "dataset")
     np.testing.assert_array_equal(flat[rows], data.arrays["observations"])

@@ -179,10 +179,95 @@ def test_inspect_says_what_a_recording_holds_and_how_to_load_it(
 
 
 def test_inspect_says_what_stands_in_the_way(tmp_path: Path) -> None:
-    said = succeed("inspect", formats.npz(tmp_path / "arm.npz", ARM)).stdout
+    said = succeed("inspect", formats.npz(tmp_path / "arm.npz", ARM, ("seen", "done"))).stdout
     assert "24 x 3 float32" in said
     assert "cannot be read as it is" in said
     assert "has no 'observations'" in said
+    assert "--keys observations=NAME" in said
+
+
+def test_inspect_guesses_names_and_asks_where_episodes_end(tmp_path: Path) -> None:
+    states, actions, ends = ARM.flat()
+    np.savez(tmp_path / "log.npz", state=states, cmd=actions, over=ends)
+    told = succeed("inspect", tmp_path / "log.npz", "--json").json
+    assert told["guessed"] == ["--keys", "observations=state,actions=cmd"]
+    assert (told["episodes"], told["ends"]) == (1, False)
+    assert "nothing marks where episodes end" in succeed("inspect", tmp_path / "log.npz").stdout
+    keys = "observations=state,actions=cmd,timeouts=over"
+    assert succeed("inspect", tmp_path / "log.npz", "--keys", keys, "--json").json["episodes"] == 4
+
+
+def test_inspect_takes_what_build_dataset_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = formats.npz(Path("arm.npz"), ARM)
+    told = succeed("inspect", path, *formats.KEYS, "--json").json
+    assert told["guessed"] == []
+    succeed(*shlex.split(told["command"])[1:], "--out", "run/dataset.h5")
+    same(artifacts.load(Path("run/dataset.h5"), "dataset"), ARM)
+    table = formats.write_csv(Path("arm.csv"), ARM)
+    told = succeed("inspect", table, "--state-columns", "joint_wrist", "--json").json
+    assert (told["state"], told["action"]) == (1, 2)
+    told = succeed("inspect", table, "--action-columns", "acton_*", "--json").json
+    assert "no 'acton_*', which --action-columns names" in told["problem"]
+    assert "is no recording" in refuse(2, "inspect", "run/dataset.h5", "--keys", "observations=obs")
+
+
+@pytest.mark.parametrize("name", ["demo.csv", "demo.npy", "motion.npz"])
+def test_of_a_recording_without_actions_inspect_says_how_it_is_an_expert(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = formats.write_csv(Path("arm.csv"), ARM)
+    if name == "demo.csv":
+        joints = [f"joint_{joint}" for joint in formats.JOINTS]
+        lines = [
+            ",".join(["time", *joints]),
+            *(f"{t},{','.join(map(str, row))}" for t, row in enumerate(ARM.states[0])),
+        ]
+        Path(name).write_text("\n".join(lines))
+    elif name == "demo.npy":
+        np.save(name, ARM.states[0])
+    else:
+        formats.mjlab(Path(name), ARM)
+    told = succeed("inspect", name, "--json").json
+    assert "command" not in told
+    assert "can only be the expert of other data" in succeed("inspect", name).stdout
+    data = ("--env", "data", "--offline", table, *formats.TABLE)
+    succeed("build-dataset", *data, *shlex.split(told["as_expert"]), "--out", "run/dataset.h5")
+    found = artifacts.load(Path("run/dataset.h5"), "dataset").arrays["expert/observations"]
+    np.testing.assert_allclose(found, ARM.states[0], rtol=1e-5)
+
+
+def test_episodes_keep_the_numbers_that_a_column_gives_them(tmp_path: Path) -> None:
+    found = build(tmp_path, formats.numbered(tmp_path / "arm.hdf5", ARM, first=7), "--episode-column", "episode")
+    assert found.arrays["episode_origin"][:, 1].tolist() == [7, 8, 9, 10]
+
+
+def test_a_column_of_numbers_that_nobody_named_is_not_passed_over(tmp_path: Path) -> None:
+    path = formats.numbered(tmp_path / "arm.hdf5", ARM)
+    data = ("--env", "data", "--offline", path, "--expert", f"{path}#traj=0", "--out", tmp_path / "dataset.h5")
+    assert "nothing says whether it numbers the episodes" in refuse(3, "build-dataset", *data)
+    assert "has no 'trial'" in refuse(3, "build-dataset", *data, "--episode-column", "trial")
+    own = formats.robomimic(tmp_path / "own.hdf5", ARM)
+    said = refuse(3, "build-dataset", *data[:2], "--offline", own, *data[4:], "--episode-column", "episode")
+    assert "is for tables and for columns" in said
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ends", "words"),
+    [
+        ([0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0], "comes again"),
+        ([0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 1], "is marked as an end"),
+        ([0.5, 0.5, 0.5, 1, 1, 1], [0, 0, 0, 0, 0, 0], "must be a whole number"),
+    ],
+)
+def test_numbers_of_episodes_that_make_no_sense_are_refused(
+    numbers: list[float], ends: list[int], words: str, tmp_path: Path
+) -> None:
+    columns = {"observations": np.ones((6, 2)), "actions": np.full((6, 1), 0.5)}
+    np.savez(tmp_path / "arm.npz", **columns, trial=np.array(numbers), terminals=np.array(ends))
+    data = ("--env", "data", "--offline", tmp_path / "arm.npz", "--expert", tmp_path / "arm.npz")
+    assert words in refuse(3, "build-dataset", *data, "--episode-column", "trial", "--out", tmp_path / "dataset.h5")
 
 
 def test_names_label_tables_axes_and_dims(tmp_path: Path) -> None:

@@ -109,6 +109,9 @@ def test_every_method_of_a_task_has_a_panel_of_its_own_on_one_scale(runs: Path) 
     words = {text.get_text() for text in shown[0].texts}
     assert words == {"random", "expert", "paper"}
     assert len([line for line in shown[0].lines if len(line.get_xdata()) > 2]) == 4  # its own, and the others in grey
+    colours = {axes.get_title(loc="left"): axes.lines[-1].get_color() for axes in shown}
+    assert colours == aggregate.colours(methods)  # as in every other picture
+    assert len(set(colours.values())) == 4
 
 
 def test_a_method_is_called_as_shortly_as_tells_it_apart(runs: Path) -> None:

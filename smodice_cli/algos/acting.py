@@ -86,9 +86,12 @@ class NumpyPolicy:
         try:
             x = np.asarray(obs, np.float32)
         except (TypeError, ValueError) as error:
-            raise InputError(f"the policy takes states, not {type(obs).__name__} ({error})") from error
-        if x.shape[-1:] != (self.obs_dim,):
-            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, not of shape {x.shape}")
+            raise InputError(f"a state is {self.obs_dim} numbers, not {type(obs).__name__} of other things") from error
+        if x.ndim not in (1, 2) or x.shape[-1] != self.obs_dim:
+            took = f"({self.obs_dim},), or (N, {self.obs_dim}) for many"
+            raise InputError(f"the policy takes states of {self.obs_dim} dimensions, {took}, not {x.shape}")
+        if not np.isfinite(x).all():
+            raise InputError("the state holds NaN or infinite numbers: there is no action for it")
         x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)

@@ -7,10 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from smodice_cli.cli import LOOK, command
+from smodice_cli.commands.stages import setting_options
 from smodice_cli.console import console, escape
 from smodice_cli.errors import SmodiceError, UsageError
+from smodice_cli.stages.build_dataset import Config as Dataset
 
 Records = list[dict[str, Any]]
+READING = ("keys", "obs_keys", "state_columns", "action_columns", "episode_column")  # what build-dataset is told, too
 Overwrite = Annotated[
     bool, typer.Option("--force", help="Overwrite a file that smodice did not write.", rich_help_panel="Output")
 ]
@@ -34,7 +37,8 @@ Picture = Annotated[Path | None, _file("Draw the views as one picture: a name in
 def status(
     folder: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove, instead, what killed processes left: temporary files and locks.")
+        bool,
+        typer.Option("--clean", help="Remove, instead, what killed processes left; without it that is only listed."),
     ] = False,
 ) -> None:
     """List what a run still has to do and how far that is, and its artifacts, and whether each is whole and current.
@@ -56,7 +60,11 @@ def status(
         columns = ["path", "kind", "seed", "seconds", "state"]
         if rows:
             console.table("", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
-        found.append({"folder": str(one), **({"orders": given} if given else {}), "artifacts": rows})
+        left = runs.left_behind(one)
+        if left:
+            console.say([f"left behind by killed processes (--clean removes it):  {escape(', '.join(left))}"])
+        more = {"orders": given} if given else {}
+        found.append({"folder": str(one), **more, "artifacts": rows, "left_behind": left})
     console.result(found[0] if len(found) == 1 else {"runs": found})
 
 
@@ -115,6 +123,7 @@ def cancel(folder: Annotated[list[Path], typer.Argument(help="Run folders, or fo
     "smodice inspect runs/pm/dataset.h5",
     "smodice inspect runs/pm/seed0/weights.h5 --compare runs/pm/chi2.weights.h5  # of train-value's second example",
     "smodice inspect demo.hdf5  # a recording of yours",
+    options=[option for option in setting_options([Dataset], "Of a recording") if option.name in READING],
     after_demo=True,
 )
 def inspect(
@@ -142,6 +151,7 @@ def inspect(
     png: Picture = None,
     html: Annotated[Path | None, _file("Write one self-contained page.")] = None,
     force: Overwrite = False,
+    **given: Any,
 ) -> None:
     """See what an artifact holds: for weights their health and what they chose, for the others what was learned.
 
@@ -160,13 +170,16 @@ def inspect(
     for path, endings in ((csv, (".csv",)), (png, pictures.ENDINGS), (html, (".html",))):
         if path:
             output.check(path, endings, force)
+    reading = {name: text for name, text in given.items() if text}
     if recording.is_one(file):
         if csv or png or html or compare or trajectory is not None:
             raise UsageError(f"{file} is a recording: there are pictures and tables of the dataset made from it")
-        facts = recording.describe(file)
+        facts = recording.describe(file, {f"--{name.replace('_', '-')}": text for name, text in reading.items()})
         terminal.show(recording.show(facts))
         console.result(facts)
         return
+    if reading:
+        raise UsageError(f"{file} is no recording: --{next(iter(reading)).replace('_', '-')} is for those")
     opened = views.open_artifact(file)
     facts, view = views.describe(opened, request), views.view_of(opened.kind)
     with artifacts.as_expected(opened.artifact):
@@ -226,10 +239,7 @@ def report(
         if path:
             output.check(path, endings, force)
     found, written = reports.report(runs, html, png, panels, csv, force)
-    rows = [
-        {**run, "seeds": len(run["seeds"]), "score": "" if run["score"] is None else f"{run['score']:.1f}"}
-        for run in found["runs"]
-    ]
+    rows = [{**run, "seeds": len(run["seeds"]), "score": reports.score_in_words(run)} for run in found["runs"]]
     console.table(*terminal.records("", terminal.columns("runs"), rows))
     for run in found["runs"]:
         console.say([f"[yellow]{escape(run['run'])}[/] seed {n}: {how}" for n, how in run["unfinished"].items()])

@@ -34,6 +34,7 @@ from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import DEFAULT
 from smodice_cli.stages.build_dataset import Config as Dataset
+from smodice_cli.views.diagnostics import LEVELS, WORDS
 
 RECIPE = typer.Argument(
     help="A recipe: its name, as `smodice recipes` lists them, or a TOML file.", autocompletion=completion.recipe
@@ -166,6 +167,7 @@ def show(summaries: list[dict[str, Any]]) -> None:
     if len(summaries) == 1:
         recorded = "action_error_mean" in summaries[0]["methods"][0]
         (show_recorded if recorded else show_summary)(summaries[0])
+        console.say(verdicts(summaries))
         return
     rows = [
         [summary["folder"], row["method"], str(len(row["per_seed"])), _spread(row)]
@@ -174,6 +176,27 @@ def show(summaries: list[dict[str, Any]]) -> None:
     ]
     console.table("", ["run", "method", "seeds", "score"], rows)
     console.result({"runs": summaries}, [f"result: {escape(summary['folder'])}/summary.json" for summary in summaries])
+    console.say(verdicts(summaries))
+
+
+def verdicts(summaries: list[dict[str, Any]]) -> list[str]:
+    """What a run ends with: whether the weights that its policies were trained on are healthy, the worst last."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}  # by level, run and method: seeds
+    for summary in summaries:
+        for row in summary["methods"]:
+            for seed, weights in row["weights"].items():
+                where = (weights["level"], summary["folder"], row["method"])
+                found.setdefault(where, {})[seed] = weights
+    lines = []
+    for level in (level for level in LEVELS if level != "green"):
+        for (_, folder, method), seeds in ((where, seeds) for where, seeds in found.items() if where[0] == level):
+            name = f"{Path(folder).name} {method}" if len(summaries) > 1 else method
+            first = next(iter(seeds.values()))
+            which = f"{name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+            lines.append(f"[bold {level}]● weights {level}: {WORDS[level]}[/]  ({escape(which)})")
+            lines += [f"  {escape(text)}" for text in first["findings"]]
+            lines.append(f"  what to try:  smodice inspect {escape(shlex.quote(first['path']))}")
+    return lines or (["[green]● weights green: healthy[/]"] if found else [])
 
 
 def show_summary(summary: dict[str, Any]) -> None:

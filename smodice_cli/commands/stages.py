@@ -138,10 +138,6 @@ def perform_stage(stage: Stage, common: Common, running: Doing, given: dict[str,
     named, sums = given.pop("env") if stage.films else "", tuple(given.pop("sha256", None) or ())
     if filmed and not video:
         raise UsageError("--video-episodes goes with --video FILE")
-    if video:
-        from smodice_cli.views import video as films
-
-        films.check(video, running.force)
     if source and not common.config:
         raise UsageError("--source chooses among the data of a recipe: name it with --config")
     recipe = recipes.Recipe(recipes.preset(common.preset), [])
@@ -151,6 +147,10 @@ def perform_stage(stage: Stage, common: Common, running: Doing, given: dict[str,
     flags = {name: value for name, value in given.items() if value is not None}
     chosen = merge(recipes.parse_set(common.set or [], stage.section), {stage.section: flags})
     job = jobs.job(stage, places, chosen, algo=algo or "", recipe=recipe, out=common.out)
+    if video:
+        from smodice_cli.views import video as films
+
+        films.check(video, job.start, job.config, running.force)
     options = replace(running.options(threads or (cores() if stage.simulates else 1)), env=named, sha256=sums)
     result = job.make(common.seed, options)
     if result.header is None:

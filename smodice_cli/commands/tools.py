@@ -95,7 +95,7 @@ def list_recipes(
     found = recipes.shipped()
     minutes = ["" if recipe.minutes is None else f"{recipe.minutes:g}" for recipe in found]
     rows = [[one.name, one.task, one.paper, time] for one, time in zip(found, minutes, strict=True)]
-    console.table("", ["recipe", "task", "paper", "minutes"], rows, text=("task", "paper"))
+    console.table("", ["recipe", "task", "paper", "minutes"], rows, text=("task", "paper"), whole=("recipe",))
     console.say(["minutes: one seed, data included, on two cores", "smodice run NAME runs one"])
     facts = ("name", "task", "paper", "minutes", "path")
     console.result({one.name: {fact: getattr(one, fact) for fact in facts} for one in found})
@@ -117,7 +117,7 @@ def settings(
     for name in [section] if section else sections():
         classes = {algo: sections()[name].config_of(algo) for algo in ALGORITHMS if has(algo, name)}
         rows += describe(classes, name)
-    console.table("", ["setting", "default", "meaning"], rows, text=("default", "meaning"))
+    console.table("", ["setting", "default", "meaning"], rows, text=("default", "meaning"), whole=("setting",))
     console.result({key: {"default": default, "meaning": meaning} for key, default, meaning in rows})
 
 

@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from smodice_cli.errors import InputError
+from smodice_cli import artifacts
+from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.exports import Export
 from smodice_cli.lazy import h5py, np
 from smodice_cli.steering import RowWeights
+
+MADE_FROM = "made_from"  # where a list tells of the weights behind it
 
 
 def heaviest(weights: RowWeights, top: int, artifact: Path) -> list[dict[str, Any]]:
@@ -63,5 +66,20 @@ class Episodes(Export):
             for one in heaviest(weights, top, artifact)
         ]
         found = {"episodes": [one["episode"] for one in chosen], "trajectories": chosen}
-        target.write_text(json.dumps(found, indent=2) + "\n")
+        origin = {"weights": os.path.relpath(artifact, target.parent), "digest": artifacts.read_header(artifact).digest}
+        target.write_text(json.dumps({MADE_FROM: origin, **found}, indent=2) + "\n")
         return found
+
+
+def made_from(path: Path) -> str:
+    """Whether a list of episodes that was exported is of the weights that are there; '' where it is no such list."""
+    try:
+        origin = json.loads(path.read_text())[MADE_FROM] if path.suffix == Episodes.ending else {}
+        weights, digest = path.parent / origin["weights"], origin["digest"]
+    except (OSError, ValueError, TypeError, LookupError):
+        return ""
+    try:
+        now = artifacts.read_header(weights).digest
+    except SmodiceError:
+        return f"ok; the weights that it was made from, {weights}, are not there"
+    return "ok" if now == digest else f"of earlier weights than {weights}: export it again"

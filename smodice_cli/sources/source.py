@@ -28,13 +28,17 @@ class Choice:
     usual: Parts = PARTS  # the parts where none are named
     columns: Parts = ()  # of a table: those of the state, names or patterns
     actions: Parts = ()  # ... and those of the action
-    episode: str = ""  # the column of a table that numbers the episodes
+    episode: str = ""  # the column that numbers the episodes ...
+    must_number: bool = True  # ... and whether a recording without it is refused, or is one episode
     keys: tuple[tuple[str, str], ...] = ()  # our names of columns, and the file's
     subset: str = ""  # a named part of the episodes: a filter key, a split
     goes_on: bool = False  # episodes go on after terminal rows, to the next time limit
 
 
 EVERYTHING = Choice()
+MARKS = (
+    "--keys timeouts=NAME (cut there), --keys terminals=NAME (over there) or --episode-column NAME say where they end"
+)
 COLUMNS = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
 
 
@@ -65,6 +69,7 @@ def choice_of(config: Any, env: envs.Environment | None = None, *, expert: bool 
         columns=other or words(config.state_columns),
         actions=words(config.action_columns),
         episode=config.episode_column,
+        must_number=not expert,  # one demonstration has nothing to number
         keys=parse_keys(config.keys),
     )
 

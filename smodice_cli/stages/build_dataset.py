@@ -28,6 +28,7 @@ else:
         Lazy(f"smodice_cli.sources{name}") for name in ("", ".expert", ".layouts", ".layouts.outside", ".source")
     )
 
+EXAMPLE = {"offline": "log.hdf5", "expert": "log.hdf5#traj=0"}
 MOSTLY = 0.5  # share of the expert's states outside the offline range that is worth a warning
 
 
@@ -72,7 +73,10 @@ class Config(BaseConfig):
         "", "columns of a table that are the action, names or patterns", flag="--action-columns", metavar="A,B*"
     )
     episode_column: str = setting(
-        "", "column of a table that numbers the episodes", flag="--episode-column", metavar="NAME"
+        "",
+        "column that numbers the episodes, where nothing else marks their ends",
+        flag="--episode-column",
+        metavar="NAME",
     )
     absorbing: bool = setting(
         False,
@@ -118,7 +122,8 @@ class BuildDataset(Stage):
         if config.env != envs.DATA:
             envs.find(config.env)
         if not config.offline or not config.expert:
-            raise UsageError(f"no {'offline' if not config.offline else 'expert'} source was given")
+            missing = "offline" if not config.offline else "expert"
+            raise UsageError(f"no {missing} source was given", f"name one, e.g. --{missing} {EXAMPLE[missing]}")
         context.stack.enter_context(outside.permitted(config.allow_links))
         context.stack.enter_context(layouts.kept_open())
         offline, experts = ([sources.parse(text) for text in texts] for texts in (config.offline, config.expert))
@@ -256,7 +261,8 @@ def _read_offline(
     if longest > env.horizon:
         _warn(notes, f"{source.text}: an episode has {longest} steps, where {env.name} ends after {env.horizon}")
     if not held.ends and len(returns) == 1:
-        _warn(notes, f"{source.text}: nothing marks an end among its {rows} rows, so they count as one episode")
+        alone = f"nothing marks an end among its {rows} rows, so they count as one episode"
+        _warn(notes, f"{source.text}: {alone}; {reading.MARKS}")
     named = {"names": held.names, "action_names": held.action_names, "left_out": held.left_out}
     called = {"episode_name": held.episode_name} if held.episode_name else {}
     named_parts = {key: list(names) for key, names in named.items() if names}

@@ -81,9 +81,16 @@ def score(found: dict[str, Artifact], seed: int, draws: int = BOOTSTRAP) -> dict
         actors["bc"] = NumpyPolicy(found["bc"].arrays).act
     actors["mean action"] = lambda states: np.broadcast_to(mean, (len(states), len(mean)))
     episode = data.episode_of_row()[rows.asked]
-    results = {name: _weighted(data, rows.asked, act, scale, weight, episode, draws) for name, act in actors.items()}
+    results = {
+        name: _weighted(data, rows.asked, _acted(data, rows.asked, act), scale, weight, episode, draws)
+        for name, act in actors.items()
+    }
     few = np.sort(rng.choice(len(rows.asked), min(ASKED, len(rows.asked)), replace=False))
-    results["nearest neighbour"] = _weighted(data, rows.asked[few], near.act, scale, weight[few], episode[few], draws)
+    distances: dict[str, float] = {}
+    if rows.held_out or near.several:  # a trajectory is no neighbour of itself
+        copied = near.actions_beside(rows.asked[few])
+        results["nearest neighbour"] = _weighted(data, rows.asked[few], copied, scale, weight[few], episode[few], draws)
+        distances = near.distances(rows.asked[few])
     found_score = {
         "action_error": results["policy"]["error"],
         "interval_95": results["policy"]["interval_95"],
@@ -92,20 +99,29 @@ def score(found: dict[str, Artifact], seed: int, draws: int = BOOTSTRAP) -> dict
         "held_out": rows.held_out,
         "weighted": "weights" in found,
         "beside": {name: result for name, result in results.items() if name != "policy"},
-        **near.distances(data, rows.asked[few]),
+        **distances,
     }
     return {"env": data.env, "score": found_score}
 
 
+def _acted(data: Dataset, rows: np.ndarray, act: Act) -> np.ndarray:
+    """What somebody does in the states of some rows, asked for many at a time."""
+    parts = (rows[start : start + (1 << 16)] for start in range(0, len(rows), 1 << 16))
+    return np.concatenate([np.asarray(act(data["observations"][part]), np.float32) for part in parts])
+
+
 def _weighted(
-    data: Dataset, rows: np.ndarray, act: Act, scale: np.ndarray, weight: np.ndarray, episode: np.ndarray, draws: int
+    data: Dataset,
+    rows: np.ndarray,
+    actions: np.ndarray,
+    scale: np.ndarray,
+    weight: np.ndarray,
+    episode: np.ndarray,
+    draws: int,
 ) -> dict[str, Any]:
-    """The weighted error, with an interval from drawing the trajectories again."""
-    error = np.empty(len(rows))
-    for start in range(0, len(rows), 1 << 16):
-        part = rows[start : start + (1 << 16)]
-        away = np.asarray(act(data["observations"][part]), np.float64) - data["actions"][part]
-        error[start : start + len(part)] = np.mean((away / np.where(scale > 0, scale, 1.0)) ** 2, axis=1)
+    """The weighted error of actions in the states of rows, with an interval from drawing the trajectories again."""
+    away = actions.astype(np.float64) - data["actions"][rows]
+    error = np.mean((away / np.where(scale > 0, scale, 1.0)) ** 2, axis=1)
     _, which = np.unique(episode, return_inverse=True)
     sums, totals = np.bincount(which, weight * error), np.bincount(which, weight)
     rng = np.random.default_rng(0)
@@ -116,29 +132,37 @@ def _weighted(
 
 
 class Neighbours:
-    """Rows that the policy learned from, drawn in proportion to their weight, and which of them is nearest."""
+    """Rows that the policy learned from, drawn in proportion to their weight, and which of them is nearest.
+
+    A row's own trajectory does not count: it may be among what was learned, and its next row is always near.
+    """
 
     def __init__(self, data: Dataset, rows: np.ndarray, weights: np.ndarray, rng: np.random.Generator) -> None:
         size = min(KNOWN, int((weights > 0).sum()))
         drawn = rng.choice(len(rows), size, replace=False, p=weights / weights.sum())
-        self.rows = np.sort(rows[drawn])
-        self.mean, self.std = data["mean"], data["std"]
-        self.states = (data["observations"][self.rows] - self.mean) / self.std
-        self.actions = data["actions"][self.rows]
+        self.data, self.rows, self.episode = data, np.sort(rows[drawn]), data.episode_of_row()
+        self.states = self._states(self.rows)
+        self.several = bool(np.ptp(self.episode[self.rows]))
 
-    def act(self, states: np.ndarray) -> np.ndarray:
-        """The action taken in the nearest of the known states."""
-        return self.actions[_nearest(self.states, (states - self.mean) / self.std)[0]]
+    def _states(self, rows: np.ndarray) -> np.ndarray:
+        return (self.data["observations"][rows] - self.data["mean"]) / self.data["std"]
 
-    def distances(self, data: Dataset, asked: np.ndarray) -> dict[str, Any]:
+    def actions_beside(self, asked: np.ndarray) -> np.ndarray:
+        """The actions taken in the nearest of the known states of other trajectories."""
+        own = self.episode[self.rows], self.episode[asked]
+        return self.data["actions"][self.rows[_nearest(self.states, self._states(asked), own)[0]]]
+
+    def distances(self, asked: np.ndarray) -> dict[str, float]:
         """How far the expert's states, which the policy is to visit, lie from the known ones.
 
         `expert_far` is the share of them that lie further away than 95 % of the states that were asked about do.
         """
+        data = self.data
         dims = [dim for dim in data.dims if dim < self.states.shape[1]]
-        expert = (data["expert/observations"][:, : len(dims)] - self.mean[dims]) / self.std[dims]
-        usual = (data["observations"][asked] - self.mean) / self.std
-        here, there = (_nearest(self.states[:, dims], part)[1] for part in (usual[:, dims], expert[:ASKED]))
+        expert = (data["expert/observations"][:ASKED, : len(dims)] - data["mean"][dims]) / data["std"][dims]
+        own = self.episode[self.rows], self.episode[asked]
+        here = _nearest(self.states[:, dims], self._states(asked)[:, dims], own)[1]
+        there = _nearest(self.states[:, dims], expert)[1]
         limit = float(np.quantile(here, 0.95))
         return {
             "distance": float(np.median(here)),
@@ -147,13 +171,20 @@ class Neighbours:
         }
 
 
-def _nearest(known: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each state that is asked about the nearest known one, and how far away it is, in standard deviations."""
+def _nearest(
+    known: np.ndarray, asked: np.ndarray, own: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each state that is asked about the nearest known one, and how far away it is, in standard deviations.
+
+    With `own`, the trajectories of both, one of another trajectory.
+    """
     at, distance = np.empty(len(asked), np.int64), np.empty(len(asked))
     squares = (known**2).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
         part = asked[start : start + BLOCK]
         gaps = squares - 2 * part @ known.T
+        if own is not None:
+            gaps[own[0] == own[1][start : start + len(part), None]] = np.inf
         best = gaps.argmin(axis=1)
         at[start : start + len(part)] = best
         distance[start : start + len(part)] = np.linalg.norm(part - known[best], axis=1)
@@ -167,4 +198,5 @@ def line(score: dict[str, Any]) -> str:
     text += "".join(f"  {name} {result['error']:.3f}" for name, result in score["beside"].items())
     seen = "held-out trajectories" if score["held_out"] else "trajectories that it was trained on"
     text += f"  over {score['trajectories']} {seen}"
-    return f"{text}; {100 * score['expert_far']:.0f} % of the expert's states lie far from the data"
+    far = score.get("expert_far")
+    return text if far is None else f"{text}; {100 * far:.0f} % of the expert's states lie far from the data"

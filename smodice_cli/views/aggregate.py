@@ -6,14 +6,14 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
 from smodice_cli.lazy import np
 from smodice_cli.statistics import improvement, interquartile_mean, middle_95, profile_of, resampled
 from smodice_cli.views.opened import Facts, Records
-from smodice_cli.views.plots import small_multiples
+from smodice_cli.views.plots import ACROSS, small_multiples
 from smodice_cli.views.render.theme import Panel, band
 from smodice_cli.views.runs import Run
 
@@ -40,6 +40,11 @@ def names(runs: Sequence[Run]) -> list[str]:
         if len(meanings) == len(set(found)) and len(places) == len(runs):
             break
     return found
+
+
+def colours(runs: Sequence[Run]) -> dict[str, str]:
+    """The colour of each method, the same in every picture."""
+    return {name: f"C{index % 9}" for index, name in enumerate(dict.fromkeys(names(runs)))}
 
 
 def scores_of(runs: Sequence[Run]) -> Scores:
@@ -149,25 +154,27 @@ def tables(found: Facts) -> dict[str, Records]:
     return {".methods.csv": flat, ".improvement.csv": pairs, ".profiles.csv": profiles}
 
 
-def panels(found: Facts) -> list[Panel]:
+def panels(found: Facts, colours: Mapping[str, str]) -> list[Panel]:
     """The interquartile means, and the performance profiles."""
     methods = found["methods"]
     middle = "Interquartile mean over tasks and seeds with its 95 % interval (stratified bootstrap)."
     share = "Share of all tasks and seeds with a score above each threshold, with its 95 % interval; grey: the others."
     lines = {method["method"]: method["profile"] for method in methods}
     return [
-        Panel("iqm", "Interquartile mean", middle, draw_means, (methods,), wide=True),
-        Panel("profiles", "Performance profiles", share, draw_profiles, (lines,), wide=True, rows=-(-len(lines) // 3)),
+        Panel("iqm", "Interquartile mean", middle, draw_means, (methods, colours), wide=True),
+        Panel(
+            "profiles", "Performance profiles", share, draw_profiles, (lines, colours), True, -(-len(lines) // ACROSS)
+        ),
     ]
 
 
-def draw_means(figure: Any, methods: Records) -> None:
+def draw_means(figure: Any, methods: Records, colours: Mapping[str, str]) -> None:
     """A point and its interval for each method, best above."""
     axes = figure.add_subplot(xlabel="normalized score (0: random, 100: expert)")
     for index, method in enumerate(methods):
-        low, high = method["iqm_95"]
-        axes.plot([low, high], [index, index], color=f"C{index % 9}", lw=6, alpha=0.35, solid_capstyle="butt")
-        axes.plot(method["iqm"], index, "o", color=f"C{index % 9}", ms=7)
+        (low, high), colour = method["iqm_95"], colours[method["method"]]
+        axes.plot([low, high], [index, index], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
+        axes.plot(method["iqm"], index, "o", color=colour, ms=7)
     axes.set_yticks(range(len(methods)), [method["method"] for method in methods])
     axes.set_ylim(len(methods) - 0.4, -0.6)
     axes.axvline(100, ls="--")
@@ -175,9 +182,9 @@ def draw_means(figure: Any, methods: Records) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def draw_profiles(figure: Any, lines: dict[str, Any]) -> None:
+def draw_profiles(figure: Any, lines: dict[str, Any], colours: Mapping[str, str]) -> None:
     """One panel for each method."""
     labels = {"xlabel": "score above", "ylabel": "share"}
-    for axes, name, index in small_multiples(figure, lines, "threshold", **labels):
-        band(axes, "threshold", lines[name], f"C{index}", name)
+    for axes, name in small_multiples(figure, lines, "threshold", **labels):
+        band(axes, "threshold", lines[name], colours[name], name)
         axes.set_ylim(-0.03, 1.03)

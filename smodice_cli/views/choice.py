@@ -40,7 +40,10 @@ def usable(column: np.ndarray) -> np.ndarray:
 
 
 def chosen_rows(dataset: Dataset | None) -> Chosen | None:
-    """Rows of the source named expert, else of the source with the best returns, else of episodes that succeed."""
+    """Rows of the source named expert, else of the source with the best returns, else of episodes that succeed.
+
+    Returns compare sources that all hold rewards, and that do not all hold the same.
+    """
     if dataset is None:
         return None
     source, labels = dataset.source_of_row(), dataset.sources
@@ -50,8 +53,9 @@ def chosen_rows(dataset: Dataset | None) -> Chosen | None:
             return Chosen(labels[named[0]], "by its source", source == named[0])
         returns, _ = episode_returns(dataset)
         means = [returns[dataset["episode_source"] == index].mean() for index in range(len(labels))]
-        best = int(np.argmax(means))
-        return Chosen(labels[best], "the source with the highest return", source == best)
+        if not dataset.without_rewards and max(means) > min(means):
+            best = int(np.argmax(means))
+            return Chosen(labels[best], "the source with the highest return", source == best)
     try:
         env = envs.find_in_file(dataset.env)
     except SmodiceError:
@@ -143,7 +147,10 @@ def lorenz(w: np.ndarray, points: int = LORENZ_POINTS) -> dict[str, Any]:
 
 
 def trajectories(w: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
-    """Every episode with its source, return, length, mean weight and share of all weight, heaviest mean first."""
+    """Every episode with its source, return, length, mean weight and share of all weight, heaviest mean first.
+
+    Without rewards there is no return.
+    """
     returns, lengths = episode_returns(dataset)
     sums = episode_sums(w, dataset.offsets)
     share = sums / sums.sum()
@@ -152,7 +159,7 @@ def trajectories(w: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
         {
             "id": int(k),
             "source": dataset.sources[int(dataset["episode_source"][k])],
-            "return": float(returns[k]),
+            **({"return": float(returns[k])} if dataset.rewarded else {}),
             "length": int(lengths[k]),
             "mean_weight": float(means[k]),
             "share": float(share[k]),
@@ -171,7 +178,7 @@ def along_time(arrays: dict[str, np.ndarray], k: int, dataset: Dataset | None) -
     rows = np.flatnonzero(np.asarray(arrays["episode"]) == k)
     names = {"t": "t", "weight": "w", "R": "reward", "V": "v", "residual": "residual"}
     columns = {shown: np.asarray(arrays[name])[rows].tolist() for shown, name in names.items()}
-    if dataset is not None:
+    if dataset is not None and dataset.rewarded:
         columns["task_reward"] = dataset["rewards"][rows].tolist()
     return columns
 

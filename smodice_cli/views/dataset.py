@@ -44,6 +44,8 @@ class DatasetView(View):
         assert dataset is not None
         plane, found = choose_plane(dataset, plane_of(request.dims, dataset)), []
         for name, values in zip(("Return", "Length"), episode_returns(dataset), strict=True):
+            if name == "Return" and not dataset.rewarded:
+                continue
             source = dataset["episode_source"]
             groups = {label: values[source == i] for i, label in enumerate(dataset.sources) if (source == i).any()}
             low, high = float(values.min()), float(values.max())
@@ -66,7 +68,8 @@ def sources(dataset: Dataset) -> Records:
         mine = dataset["episode_source"] == index
         if mine.any():
             sizes = {"episodes": int(mine.sum()), "rows": int(lengths[mine].sum())}
-            spreads = {"length": spread(lengths[mine]), "return": spread(returns[mine])}
+            spreads = {"length": spread(lengths[mine])}
+            spreads |= {"return": spread(returns[mine])} if dataset.rewarded else {}
             found.append({"source": label, **sizes, **spreads, "ended_by_task": float(ended[mine].mean())})
     return found
 

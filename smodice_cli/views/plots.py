@@ -120,10 +120,8 @@ def mark_levels(axes: Any, levels: Mapping[str, float]) -> None:
         axes.text(0.995, height, ", ".join(texts), zorder=4, **place)
 
 
-def small_multiples(
-    figure: Any, lines: Mapping[str, Any], across: str, **labels: str
-) -> Iterator[tuple[Any, str, int]]:
-    """Axes of one size and scale for each line, with the means of the others in grey; gives axes, name and number.
+def small_multiples(figure: Any, lines: Mapping[str, Any], across: str, **labels: str) -> Iterator[tuple[Any, str]]:
+    """Axes of one size and scale for each line, with the means of the others in grey; gives axes and name.
 
     Nine methods in one picture hide each other; side by side each can be read, and compared with all.
     """
@@ -139,23 +137,25 @@ def small_multiples(
         for other in lines:
             if other != name:
                 axes.plot(lines[other][across], lines[other]["mean"], color="0.6", lw=0.8, alpha=0.6)
-        yield axes, name, index
+        yield axes, name
 
 
 def curves_panel(curves: Curves, title: str) -> Panel:
-    """The figures of a training log."""
-    return Panel("curves", title, "What the stage logged while it trained.", draw_curves, (curves,))
+    """The figures of a training log that have a course, the first few of them."""
+    names = [name for name in curves if len(curves[name]["values"]) > 1][:MOST_CURVES]
+    shown = {name: curves[name] for name in names}
+    rows, caption = -(-len(shown) // ACROSS) or 1, "What the stage logged while it trained."
+    return Panel("curves", title, caption, draw_curves, (shown,), wide=True, rows=rows)
 
 
 def draw_curves(figure: Any, curves: Curves) -> None:
-    """Every figure on axes of its own, one below the other."""
-    names = [name for name in curves if len(curves[name]["values"]) > 1][:MOST_CURVES]
-    columns = 1 if len(names) < 3 else 2
-    axes = np.atleast_1d(figure.subplots(-(-len(names) // columns) or 1, columns, sharex=True)).reshape(-1)
-    for one in axes[len(names) :]:
+    """Every figure on axes of its own, side by side: their names are long."""
+    columns = min(ACROSS, len(curves)) or 1
+    axes = np.atleast_1d(figure.subplots(-(-len(curves) // columns) or 1, columns, sharex=True)).reshape(-1)
+    for one in axes[len(curves) :]:
         one.set_visible(False)
-    for index, (one, name) in enumerate(zip(axes, names, strict=False)):
-        one.set(xlabel="step" if index >= len(names) - columns else "", title=name.replace("_", " "))
+    for index, (one, name) in enumerate(zip(axes, curves, strict=False)):
+        one.set(xlabel="step" if index >= len(curves) - columns else "", title=name.replace("_", " "))
         steps, values = curves[name]["steps"], curves[name]["values"]
         one.plot(steps, values, "o-" if len(steps) < 25 else "-", color=f"C{index}", lw=1.4, ms=3)
         calm(one, values)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from smodice_cli import artifacts, envs
 from smodice_cli.console import escape
@@ -13,7 +16,8 @@ from smodice_cli.files import matching
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources import layouts
 from smodice_cli.sources.layouts import Layout
-from smodice_cli.sources.source import Choice, words
+from smodice_cli.sources.source import MARKS, Choice, choice_of
+from smodice_cli.stages.build_dataset import Config
 from smodice_cli.views import Block, Facts, Table, figures
 from smodice_cli.views.render.terminal import columns
 
@@ -35,46 +39,54 @@ def _is_artifact(path: Path) -> bool:
     return path.suffix == ".h5" and path.is_file() and not h5py.is_hdf5(path)  # a damaged one
 
 
-def describe(path: Path) -> Facts:
-    """What a recording holds; where nobody has said what to read of it, with the flags that would."""
-    with layouts.opened(path) as recording:
-        flags, held = recording.flags(), recording.listing()
+def describe(path: Path, given: Mapping[str, str] | None = None) -> Facts:
+    """What a recording holds, and what would be read of it with the flags `given`, or where some miss, with a guess."""
+    flags = dict(given or {})
+    with layouts.opened(path, _choice(flags)) as recording:
         names = {kind: name for name, kind in layouts.LAYOUTS.items()}
-        facts: Facts = {"path": str(path), "layout": names.get(type(recording), "?"), "holds": held}
-    facts["command"] = command(path, flags)
+        facts: Facts = {"path": str(path), "layout": names.get(type(recording), "?"), "holds": recording.listing()}
+        guess = recording.flags()
+    flags |= dict(zip(guess[::2], guess[1::2], strict=True))
+    facts["guessed"] = guess
     try:
         with layouts.opened(path, _choice(flags)) as chosen:
-            return facts | _read(chosen)
+            facts |= _read(chosen)
     except SmodiceError as error:
-        return facts | {"problem": error.message}
+        return facts | {"problem": error.message, "hint": error.hint}
+    return facts | ({"command": command(path, flags)} if facts["action"] else {"as_expert": as_expert(path, flags)})
 
 
-def _choice(flags: list[str]) -> Choice:
+def _choice(flags: Mapping[str, str]) -> Choice:
     """The choice that build-dataset would make with these flags."""
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    return Choice(
-        parts=words(given.get("--obs-keys", "")),
-        columns=words(given.get("--state-columns", "")),
-        actions=words(given.get("--action-columns", "")),
-        episode=given.get("--episode-column", ""),
-    )
+    named: dict[str, Any] = {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items()}
+    return choice_of(Config(**named))
 
 
-def command(path: Path, flags: list[str]) -> str:
+def command(path: Path, flags: Mapping[str, str]) -> str:
     """The command that would load it, as offline data and for the expert."""
     source = ["--offline", str(path), "--expert", f"{path}#traj=0"]
-    return shlex.join(["smodice", "build-dataset", "--env", envs.DATA, *source, *flags])
+    return shlex.join(["smodice", "build-dataset", "--env", envs.DATA, *source, *chain.from_iterable(flags.items())])
+
+
+def as_expert(path: Path, flags: Mapping[str, str]) -> str:
+    """What to say to build-dataset where it has no actions, beside data that do."""
+    chosen = flags.get("--state-columns") or flags.get("--obs-keys")
+    own = ["--expert-keys", chosen] if chosen else []
+    own += ["--keys", flags["--keys"]] if "--keys" in flags else []
+    return shlex.join(["--expert", str(path), *own])
 
 
 def _read(recording: Layout) -> Facts:
     """Sizes and names, from reading all of it once."""
     held = recording.describe()
-    lengths = [np.diff(block.offsets) for block in recording.episodes(envs.UNLIMITED, states_only=not held.actions)]
+    states_only = not held.actions and not recording.choice.actions
+    lengths = [np.diff(block.offsets) for block in recording.episodes(envs.UNLIMITED, states_only=states_only)]
     counts = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
     found: Facts = {
         "state": held.observations,
         "action": held.actions,
         "rewards": held.rewards,
+        "ends": held.ends,
         "episodes": len(counts),
         "transitions": int(counts.sum()),
         "left_out": list(held.left_out),
@@ -89,9 +101,17 @@ def show(facts: Facts) -> list[Block]:
     shown: list[Block] = [[f"[bold]{escape(facts['path'])}[/]", f"a recording, layout {facts['layout']}"]]
     shown.append(Table("holds", ["", ""], [[name, what] for name, what in facts["holds"].items()]))
     if "problem" in facts:
-        shown.append([f"[yellow]cannot be read as it is[/]: {escape(facts['problem'])}"])
-    else:
-        read = {name: ", ".join(facts[name]) or "none" for name in ("state_names", "action_names", "left_out")}
-        shown.append(figures("would be read", columns("recording"), facts | read))
-    shown.append([f"[dim]load it:[/] {escape(facts['command'])}"])
-    return shown
+        hint = [f"[dim]try:[/] {escape(facts['hint'])}"] if facts["hint"] else []
+        return [*shown, [f"[yellow]cannot be read as it is[/]: {escape(facts['problem'])}", *hint]]
+    read = {name: ", ".join(facts[name]) or "none" for name in ("state_names", "action_names", "left_out")}
+    shown.append(figures("would be read", columns("recording"), facts | read))
+    if facts["action"] and facts["episodes"] == 1 and not facts["ends"]:
+        shown.append([f"[yellow]nothing marks where episodes end[/], so all is one: {escape(MARKS)}"])
+    if facts["guessed"]:
+        guess = shlex.join(facts["guessed"])
+        shown.append([f"[yellow]guessed from the names[/], where you say nothing else: {escape(guess)}"])
+    if "command" in facts:
+        return [*shown, [f"[dim]load it:[/] {escape(facts['command'])}"]]
+    only = "without actions it can only be the expert of other data"
+    single = shlex.quote(f"{facts['path']}#states={facts['transitions'] + facts['episodes']}")
+    return [*shown, [f"{only}:  {escape(facts['as_expert'])}", f"or, of single states:  --expert {escape(single)}"]]

@@ -18,6 +18,7 @@ from smodice_cli.errors import SmodiceError, UsageError
 from smodice_cli.lazy import np
 from smodice_cli.stages import DEFAULT, chain, flag_of, maker
 from smodice_cli.views import aggregate, describe, open_artifact, paper, view_of
+from smodice_cli.views.diagnostics import LEVELS
 from smodice_cli.views.opened import Facts, Records, Request, curve, read_log
 from smodice_cli.views.plots import calm
 from smodice_cli.views.render import html, output, png
@@ -38,15 +39,16 @@ from smodice_cli.views.weights import summary
 
 RESULTS = [
     "run",
+    "method",
     "unfinished",
     "score",
     "action error",
     "steady",
     "paper",
     "task",
-    "method",
     "seeds",
     "success",
+    "weights",
     "effective",
     "minutes",
 ]
@@ -81,6 +83,7 @@ def result(run: Run) -> Facts:
         "paper": number,
         "paper_says": text,
         "effective_share": float(np.mean(shares)) if shares else None,
+        "weights": run.verdicts,
         "seconds": float(np.mean(seconds)) if seconds else 0.0,
         **({"success_rate": float(np.mean(success))} if success else {}),
         **({"action_error": float(np.mean(errors))} if errors else {}),
@@ -89,6 +92,13 @@ def result(run: Run) -> Facts:
         "per_seed": {str(seed.number): (seed.score or {}).get("normalized") for seed in run.seeds},
         "unfinished": {str(seed.number): seed.unfinished for seed in run.seeds if seed.unfinished},
     }
+
+
+def score_in_words(found: Facts) -> str:
+    """A result's score for a line: normalized or, of recordings, the error of the actions; '' where there is none."""
+    if found["score"] is not None:
+        return f"{found['score']:.1f}"
+    return f"error {found['action_error']:.3f}" if "action_error" in found else ""
 
 
 def spread_of(run: Run, kind: str, name: str) -> Line | None:
@@ -172,8 +182,11 @@ def report(
     returns, origin = returns_panels(runs), ", ".join(map(str, folders))
     written = []
     if picture:
-        drawn = [*returns, *(aggregate.panels(over_tasks) if over_tasks else [])]
+        drawn = [*returns, *(aggregate.panels(over_tasks, aggregate.colours(runs)) if over_tasks else [])]
         if not drawn:
+            if any("action_error" in found for found in results):
+                hint = "smodice inspect WEIGHTS --png draws what the weights chose"
+                raise UsageError("--png draws scores in a simulator, and these runs are scored on recordings", hint)
             raise UsageError("there are no scores to draw yet", "smodice status RUN says how far the runs are")
         written.append(png.save(picture, png.pick(drawn, chosen), f"{len(runs)} run{'s' * (len(runs) > 1)}", [origin]))
     if table:
@@ -198,7 +211,7 @@ def _page(path: Path, runs: list[Run], results: Records, returns: list[Panel], o
                 bar.update(number)
 
         content: Facts = {"data": _data(runs), "results": _results(results), "versions": _versions(runs)}
-        content |= {"returns": returns, "over_tasks": _over_tasks(over_tasks), "sections": sections()}
+        content |= {"returns": returns, "over_tasks": _over_tasks(over_tasks, runs), "sections": sections()}
         return html.save(path, "report.html", title="SMODICE report", count=len(runs), **content)
 
 
@@ -237,15 +250,16 @@ def _results(results: Records) -> dict[str, list[Any]]:
         rows.append(
             [
                 found["run"],
+                found["method"],
                 "; ".join(f"seed {number}: {how}" for number, how in found["unfinished"].items()),
                 _cell(found["score"], ("{:.1f}" + spread).format),
                 _cell(found.get("action_error"), "{:.3f}".format),
                 "" if deviation is None else (found["steady"], deviation),
                 said if paper_score is None else (said, paper_score),
                 f"{found['task']} ({found['problem']})" if found["problem"] else found["task"],
-                found["method"],
                 _cell(len(found["seeds"]), str),
                 _cell(found.get("success_rate"), lambda rate: f"{100 * rate:.0f} %"),
+                found["weights"],
                 _cell(found["effective_share"], percent),
                 _cell(found["seconds"], lambda seconds: f"{seconds / 60:.1f}"),
             ]
@@ -254,12 +268,12 @@ def _results(results: Records) -> dict[str, list[Any]]:
     return {"columns": [RESULTS[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
-def _over_tasks(found: Facts | None) -> Facts | None:
+def _over_tasks(found: Facts | None, runs: list[Run]) -> Facts | None:
     """The methods over all tasks and seeds as a page shows them."""
     if found is None:
         return None
     table = records("", columns("methods"), aggregate.rows(found))
-    shown = {"columns": table.columns, "rows": table.rows, "panels": aggregate.panels(found)}
+    shown = {"columns": table.columns, "rows": table.rows, "panels": aggregate.panels(found, aggregate.colours(runs))}
     return shown | {"chances": aggregate.chances(found), "tasks": found["tasks"]}
 
 
@@ -285,11 +299,13 @@ def _orders(run: Run) -> list[list[Cell]]:
 
 
 def _weights(run: Run) -> Facts:
-    """The run's pictures, and the verdict on the weights of its first seed that has any, or why there is none."""
+    """The run's pictures, and the verdict on the weights of the seed whose are worst, or why there is none."""
     found: Facts = {"verdict": None, "summary": "", "remark": "", "panels": [p] if (p := curves_panel(run)) else []}
-    path = next((seed.places["weights"] for seed in run.seeds if "weights" in seed.places), None)
-    if path is None:
+    weighed = [seed for seed in run.seeds if "weights" in seed.places]
+    if not weighed:
         return found
+    worst = max(weighed, key=lambda seed: LEVELS.index(seed.verdict))
+    path = worst.places["weights"]
     try:
         opened = open_artifact(path)
         facts = describe(opened)
@@ -298,7 +314,9 @@ def _weights(run: Run) -> Facts:
         return found | {"remark": error.message}
     panels = [*found["panels"], *(panel for panel in drawn if panel.key in SHOWN_PANELS)]
     remark = f"Without its dataset: {opened.missing}" if opened.missing else ""
-    return {"verdict": facts["verdict"], "summary": "; ".join(summary(facts)), "remark": remark, "panels": panels}
+    told = [f"seed {worst.number}"] if len(weighed) > 1 else []
+    summed = "; ".join([*told, *summary(facts)])
+    return {"verdict": facts["verdict"], "summary": summed, "remark": remark, "panels": panels}
 
 
 def returns_panels(runs: list[Run]) -> list[Panel]:
@@ -308,7 +326,7 @@ def returns_panels(runs: list[Run]) -> list[Panel]:
         if line := returns_of(run):
             tasks.setdefault(run.task, []).append((name, run, line))
     titles = {task: _title(found[0][1]) for task, found in tasks.items()}
-    panels = []
+    panels, colours = [], aggregate.colours(runs)
     for task, found in tasks.items():
         alone = list(titles.values()).count(titles[task]) == 1
         title = titles[task] if alone else f"{titles[task]}, {found[0][1].name}"
@@ -316,7 +334,8 @@ def returns_panels(runs: list[Run]) -> list[Panel]:
         levels = {name: _levels(run) for name, run, _ in found}
         seeds = max(len(run.seeds) for _, run, _ in found)
         how = f"mean over up to {seeds} seeds, the band is its 95 % interval" if seeds > 1 else "one seed"
-        panels.append(returns_panel(title, "normalized score", lines, levels, how, wide=len(tasks) == 1))
+        shown = (title, "normalized score", lines, levels, how, colours)
+        panels.append(returns_panel(*shown, wide=len(tasks) == 1))
     return panels
 
 

@@ -16,8 +16,10 @@ from smodice_cli.artifacts import Header
 from smodice_cli.console import console
 from smodice_cli.engine import Stage, checkpoint_of
 from smodice_cli.errors import InputError, SmodiceError
+from smodice_cli.exports import choices
 from smodice_cli.stages import DEFAULT, STAGES, maker
 from smodice_cli.views import paper
+from smodice_cli.views.diagnostics import LEVELS, findings, verdict
 from smodice_cli.views.opened import Facts, Records
 
 ENDINGS = (".h5", ".safetensors", ".json")
@@ -44,6 +46,9 @@ def status(folder: Path) -> Records:
                 with artifacts.as_expected(found):
                     row["state"] = f"unfinished, at step {found.header.metrics['step']:,}"
             else:
+                if exported := choices.made_from(path):
+                    rows.append(row | {"kind": "export", "state": exported})
+                    continue
                 header = artifacts.read_any(path).header
                 row |= {"kind": header.kind, "seed": header.seed, "seconds": round(header.seconds, 1)}
                 row["state"] = artifacts.staleness(path, header, known) or "ok"
@@ -53,6 +58,11 @@ def status(folder: Path) -> Records:
     if not rows and not orders.runs_below(folder):
         raise InputError(f"{folder} holds no artifacts", "smodice run RECIPE --out DIR makes some")
     return rows
+
+
+def left_behind(folder: Path) -> list[str]:
+    """What killed processes left in a folder, and `clean` would remove."""
+    return [str(path.relative_to(folder)) for path in files.remains(folder)]
 
 
 def clean(folder: Path) -> list[str]:
@@ -109,6 +119,12 @@ class Seed:
         return self.scores.get("score")
 
     @property
+    def verdict(self) -> str:
+        """green, yellow or red: how healthy its weights are; '' where it has none."""
+        header = self.headers.get("weights")
+        return verdict(findings(header.metrics, header.config)) if header else ""
+
+    @property
     def effective_share(self) -> float | None:
         return self.headers["weights"].metrics.get("effective_share") if "weights" in self.headers else None
 
@@ -123,6 +139,13 @@ class Run:
     dataset: Header | None
     dataset_path: Path | None
     seeds: list[Seed]
+
+    @property
+    def verdicts(self) -> str:
+        """What is said of the weights of its seeds, e.g. "green", or "2 green, 1 red"."""
+        counts = Counter(seed.verdict for seed in self.seeds if seed.verdict)
+        told = [f"{counts[level]} {level}" for level in LEVELS if counts[level]]
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(told)
 
     def header(self, kind: str) -> Header | None:
         """Of the first seed that has an artifact of this kind."""

@@ -71,7 +71,11 @@ class ScoresView(View):
         if "curve" in facts:
             line = {"this policy": of_scores(facts["curve"])["mean_return"]}
             how = "the band is the deviation over the episodes"
-            found.append(returns_panel("Return over training", "return", line, {"this policy": levels}, how))
+            found.append(
+                returns_panel(
+                    "Return over training", "return", line, {"this policy": levels}, how, {"this policy": "C0"}
+                )
+            )
         return found
 
     def tables(self, opened: Opened, facts: Facts) -> dict[str, Records]:
@@ -181,22 +185,30 @@ def steady(deviation: float | None) -> str:
 
 
 def returns_panel(
-    title: str, label: str, lines: Mapping[str, Line], levels: Mapping[str, Levels], how: str, wide: bool = False
+    title: str,
+    label: str,
+    lines: Mapping[str, Line],
+    levels: Mapping[str, Levels],
+    how: str,
+    colours: Mapping[str, str],
+    wide: bool = False,
 ) -> Panel:
     """The return over training; `how` says what the bands are, `levels` what each line is compared with."""
     caption = f"Scored at snapshots of the policy; {how}." + " Grey: the other methods." * (len(lines) > 1)
     rows = -(-len(lines) // ACROSS)
-    return Panel("returns", title, caption, draw_returns, (label, lines, levels), wide or len(lines) > 1, rows)
+    return Panel("returns", title, caption, draw_returns, (label, lines, levels, colours), wide or len(lines) > 1, rows)
 
 
-def draw_returns(figure: Any, label: str, lines: Mapping[str, Line], levels: Mapping[str, Levels]) -> None:
+def draw_returns(
+    figure: Any, label: str, lines: Mapping[str, Line], levels: Mapping[str, Levels], colours: Mapping[str, str]
+) -> None:
     """One panel with its band for each method, all on one scale."""
     labels = {"xlabel": "gradient step of the policy", "ylabel": label}
     heights = [height for line in lines.values() for height in line["mean"]]
     heights += [height for found in levels.values() for height in found.values()]
-    for axes, name, index in small_multiples(figure, lines, "steps", **labels):
+    for axes, name in small_multiples(figure, lines, "steps", **labels):
         mark_levels(axes, levels.get(name, {}))
-        band(axes, "steps", lines[name], f"C{index}", name, "o-")
+        band(axes, "steps", lines[name], colours[name], name, "o-")
         axes.set_xlim(left=0)
         from_zero(axes, heights)
         axes.locator_params(axis="x", nbins=4)

@@ -21,8 +21,10 @@ FRAMES_PER_SECOND = 25
 FORMATS = (".gif", ".mp4")
 
 
-def check(path: Path, force: bool = False) -> None:
-    """Refuse, before anything runs, a video that cannot be written, or would replace a file."""
+def check(path: Path, policy: Path | None, config: Any, force: bool = False) -> None:
+    """Refuse, before anything runs, a video that cannot be made or written, or would replace a file."""
+    if policy and not envs.can_simulate(name := config.env or artifacts.read_header(policy).metrics.get("env", "")):
+        raise UsageError(f"--video films the simulator, and {name} has none: its policies are scored on recordings")
     if path.suffix not in FORMATS:
         raise UsageError(f"--video {path}: the name must end in {' or '.join(FORMATS)}")
     if path.suffix == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:

@@ -64,10 +64,11 @@ def panels(opened: Opened, facts: Facts, request: Request) -> list[Panel]:
     if request.frames and dataset:
         shown = frames(dataset, number, w)
         found.append(_panel("frames", f"{title} where its weight peaks", draw_frames, *shown, wide=True))
+    found.append(_panel("what-if", "What if", draw_what_if, facts["what_if"]))
     if curves := facts.get("curves"):
         ordered = {name: curves[name] for name in (*FIRST_CURVES, *curves) if name in curves}
         found.append(curves_panel(ordered, "V over training"))
-    return [*found, _panel("what-if", "What if", draw_what_if, facts["what_if"])]
+    return found
 
 
 def _panel(key: str, title: str, draw: Callable[..., None], *shown: Any, wide: bool = False) -> Panel:

@@ -21,7 +21,7 @@ from smodice_cli.views.value import ON_SEGMENTS
 from smodice_cli.views.weight_pictures import panels
 
 AUDITED_ROWS = 200_000  # up to which weights that train-value did not make get a second opinion when they are looked at
-NO_LABELS = "no labels: the data come from one source, and the task has no success test that tells its episodes apart"
+NO_LABELS = "no labels: neither the sources, nor rewards, nor a success test of the task tell good episodes from others"
 NEVER = "labels serve this view only; they never reach training"
 SETTINGS = ("estimator", "f", "gamma", "alpha", "cap", "n_step", "steps")  # that a picture names
 
@@ -203,7 +203,7 @@ def _histogram(found: dict[str, Any]) -> list[str]:
 def _trajectories(found: dict[str, Any]) -> Table:
     table = records(f"heaviest and lightest of {found['count']:,} trajectories", columns("trajectories"), found["top"])
     bottom = [entry for entry in found["bottom"] if entry not in found["top"]]
-    gap = [["…", "", "", "", "", ""]] if bottom else []
+    gap = [["…", *("" for _ in table.columns[1:])]] if bottom else []
     return table._replace(rows=[*table.rows, *gap, *records("", columns("trajectories"), bottom).rows])
 
 

@@ -35,12 +35,18 @@ class Layout:
     format: ClassVar[str] = "an HDF5 file"  # what a damaged file is said not to be
     extra: ClassVar[tuple[str, str]] = ("", "")  # a package it needs, and our extra that brings it
     filters: ClassVar[bool] = False  # whether it has named parts of its episodes, for #filter=NAME
+    numbered: ClassVar[bool] = False  # whether a column may number its episodes, for --episode-column
 
     def __init__(self, path: Path, file: Any, choice: Choice = EVERYTHING) -> None:
         """`file` is the open HDF5 file, None where it is of another format; `choice` says what is read of it."""
         self.path, self.file, self.choice, self.origin = path, file, choice, str(path)
         if choice.subset and not self.filters:
             raise InputError(f"{path}: #filter={choice.subset} is for robomimic's filter keys and LeRobot's splits")
+        if choice.episode and choice.must_number and not self.numbered:
+            raise InputError(
+                f"{path}: --episode-column {choice.episode} is for tables and for columns with a row a step",
+                "leave it out: this recording says itself where its episodes end",
+            )
 
     @property
     def members(self) -> list[Path]:
@@ -65,7 +71,7 @@ class Layout:
         return arrays.listing(self.file)
 
     def flags(self) -> list[str]:
-        """What build-dataset must be told to read it: flags with values that would do, or are a good guess."""
+        """What build-dataset must be told beside the choice that was made: flags with values that are a good guess."""
         return []
 
     def close(self) -> None:

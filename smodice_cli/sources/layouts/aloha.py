@@ -17,6 +17,8 @@ USUAL = ("qpos",)
 class Aloha(D4rl):
     """One episode; `--obs-keys qpos,qvel` adds velocities."""
 
+    numbered = False
+
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
         return file is not None and "action" in file and "qpos" in file.get("observations", ())

@@ -21,6 +21,9 @@ from smodice_cli.sources.source import Blocks, Parts
 BLOCK_ROWS = 1 << 16
 ROOM = 1 << 28  # bytes that a column may declare whatever is stored of it ...
 RATIO = 20  # ... and times what is stored: more than recordings can be compressed
+NUMBERING = ("episode", "traj", "demo")  # how columns that number episodes begin ...
+OBSERVING = ("obs", "state")  # ... those of states, and of actions
+ACTING = ("act", "cmd", "command", "ctrl", "control", "torque", "tau", "effort", "motor")
 PICTURE = 16  # pixels: two axes of a row that are both at least as long make a picture
 
 
@@ -197,6 +200,33 @@ def flags(columns: Any, name: str, rows: int, origin: str) -> np.ndarray:
     if len(found) != rows or not np.isin(found, (0, 1)).all():
         raise InputError(f"{origin}: '{name}' must be true or false, 1 or 0, for each row")
     return found.astype(bool)
+
+
+def numbering(names: Iterable[str]) -> str:
+    """The column that probably numbers the episodes; '' where none is called so."""
+    return next((name for name in names if name.lower().startswith(NUMBERING)), "")
+
+
+def whole_numbers(column: np.ndarray, origin: str, name: str) -> np.ndarray:
+    """A column that counts something."""
+    found = column.reshape(-1)
+    if not np.isfinite(found).all() or (found != np.rint(found)).any():
+        raise InputError(f"{origin}: '{name}' must be a whole number in each row")
+    return found.astype(np.int64)
+
+
+def uncertain(origin: str, likely: str) -> InputError:
+    """The error of a recording whose episodes are probably numbered by a column that nobody has named."""
+    return InputError(
+        f"{origin} has a column '{likely}', and nothing says whether it numbers the episodes",
+        f"--episode-column {likely}",
+    )
+
+
+def unnumbered(origin: str, name: str, columns: Iterable[str]) -> InputError:
+    """The error of a recording without the column that --episode-column names."""
+    has = ", ".join(columns)
+    return InputError(f"{origin} has no '{name}', which --episode-column names (it has: {has})")
 
 
 def check_held(column: Any) -> None:

@@ -30,6 +30,7 @@ COLUMNS = ("observations", "actions", "next_observations", *SCALAR_COLUMNS)
 class D4rl(Layout):
     """Columns with a row a step; `terminals` and `timeouts` mark where episodes end."""
 
+    numbered = True
     names: Parts = ()  # of the state's dimensions
     left_out: Parts = ()
 
@@ -60,8 +61,72 @@ class D4rl(Layout):
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The marks of true ends and of time limits."""
         columns = self.columns
-        found = [arrays.flags(columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")]
-        return found[0], found[1]
+        terminals, timeouts = (
+            arrays.flags(columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")
+        )
+        if self.numbers is None:
+            if not terminals.any() and not timeouts.any() and (likely := self.likely()):
+                raise arrays.uncertain(self.origin, likely)
+            return terminals, timeouts
+        last = np.append(self.numbers[1:] != self.numbers[:-1], True)
+        early = np.flatnonzero((timeouts if self.choice.goes_on else terminals | timeouts) & ~last)
+        if len(early):
+            row = int(early[0])
+            raise InputError(
+                f"{self.origin}: row {row} is marked as an end, and '{self.choice.episode}' says that episode "
+                f"{self.numbers[row]} goes on",
+                "leave --episode-column out, or correct one of the two",
+            )
+        return terminals, timeouts | (last if self.choice.goes_on else last & ~terminals)
+
+    def likely(self) -> str:
+        """The column that probably numbers the episodes: a whole number a row; '' where there is none."""
+        found = {name: self.held[name] for name in self.held if self.numbered and arrays.numbering([name])}
+        kinds = {name: getattr(getattr(column, "dtype", None), "kind", "") for name, column in found.items()}
+        return next((n for n, column in found.items() if kinds[n] in ("i", "u") and column.size == self.rows), "")
+
+    def flags(self) -> list[str]:
+        if "observations" not in self.held:
+            return self._guessed_keys()
+        if self.choice.episode:
+            return []
+        marked = any(
+            arrays.flags(self.columns, name, self.rows, self.origin).any() for name in ("terminals", "timeouts")
+        )
+        return [] if marked or not (likely := self.likely()) else ["--episode-column", likely]
+
+    def _guessed_keys(self) -> list[str]:
+        """--keys by the names that the file has, where nobody has given any."""
+        called = {"observations": arrays.OBSERVING, "actions": arrays.ACTING}
+        found = {
+            ours: next((name for name in self.held if name.lower().startswith(begins)), "")
+            for ours, begins in called.items()
+        }
+        if self.choice.keys or not found["observations"]:
+            return []
+        return ["--keys", ",".join(f"{ours}={theirs}" for ours, theirs in found.items() if theirs)]
+
+    @cached_property
+    def numbers(self) -> np.ndarray | None:
+        """The number of the episode that each row belongs to; None where no column says."""
+        name = self.choice.episode
+        if not name or not self.numbered or (name not in self.held and not self.choice.must_number):
+            return None
+        if name not in self.held:
+            raise arrays.unnumbered(self.origin, name, self.held)
+        column = self.held[name]
+        arrays.check_numbers(column, name, self.origin)
+        arrays.check_held(column)
+        if column.shape[0] != self.rows or column.size != self.rows:
+            raise InputError(f"{self.origin}: '{name}' must have one number for each of the {self.rows} rows")
+        found = arrays.whole_numbers(np.asarray(column[:]), self.origin, name)
+        seen, times = np.unique(found[np.flatnonzero(np.diff(found, prepend=found[0] - 1))], return_counts=True)
+        if (times > 1).any():
+            raise InputError(
+                f"{self.origin}: episode {seen[times.argmax()]} comes again after others",
+                "keep the rows of an episode together, in order",
+            )
+        return found
 
     def describe(self) -> Contents:
         acted = arrays.width(self.columns["actions"]) if "actions" in self.columns else 0
@@ -84,7 +149,7 @@ class D4rl(Layout):
                 )
             terminals[:] = False
         timeouts[-1] |= not terminals[-1]  # a last episode that is cut short
-        if "timeouts" not in self.columns and "actions" in self.columns:
+        if "timeouts" not in self.columns and "actions" in self.columns and self.numbers is None:
             _mark_time_limits(terminals, timeouts, horizon, self.origin)
         seen = 0
         with ThreadPoolExecutor(cores()) as pool:
@@ -93,7 +158,8 @@ class D4rl(Layout):
                 block = block if "next_observations" in quick else arrays.shifted(block, states_only)
                 if block.episodes:
                     assert block.origin is not None
-                    block.origin[:, 1] = seen + np.arange(block.episodes)
+                    counted = seen + np.arange(block.episodes)
+                    block.origin[:, 1] = counted if self.numbers is None else self.numbers[block.origin[:, 2]]
                     seen += block.episodes
                     yield block
 
@@ -116,7 +182,8 @@ class Npz(D4rl):
             declared = sum(entry.file_size for entry in archive.zip.infolist())
             arrays.check_size(declared, self.path.stat().st_size, self.origin)
             named = arrays.Named(archive, self.choice.keys)
-            return {name: named[name] if name in self.reads else None for name in named}
+            wanted = (*self.reads, self.choice.episode)
+            return {name: named[name] if name in wanted or arrays.numbering([name]) else None for name in named}
 
     def listing(self) -> dict[str, str]:
         return {name: f"{' x '.join(map(str, shape)) or 'one value'} {kind}" for name, shape, kind in heads(self.path)}

@@ -26,6 +26,7 @@ class LeRobot(Parquet):
 
     format = "a LeRobot data set"
     filters = True
+    numbered = False
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
@@ -88,8 +89,8 @@ class LeRobot(Parquet):
         )
 
     def flags(self) -> list[str]:
-        usual = USUAL in self.features
-        return [] if usual else ["--obs-keys", ",".join(self.features)]
+        usual = dict(self.choice.keys).get("observations", USUAL)
+        return [] if self.choice.parts or usual in self.features else ["--obs-keys", ",".join(self.features)]
 
     def left_out(self, wanted: Wanted) -> Parts:
         return tuple(name for name in self.info["features"] if name.startswith(PREFIX) and name not in wanted.states)

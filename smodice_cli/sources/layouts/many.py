@@ -23,7 +23,7 @@ class Many(Layout):
     """Several recordings, in the order of the numbers in their names, all of one width."""
 
     format = "a folder of recordings"
-    filters = True
+    filters = numbered = True
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:

@@ -18,6 +18,7 @@ class Motion(Npz):
     """One motion: positions and velocities of joints, and of bodies if those are chosen (`--obs-keys body_pos_w`)."""
 
     format = "a motion of mjlab's"
+    numbered = False
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:

@@ -15,6 +15,8 @@ OTHERS = {"rewards", "timeouts", "next_observations"}  # ... and what they do no
 class OgBench(Npz):
     """D4RL's columns, where an episode has one state more than actions."""
 
+    numbered = False
+
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:
         names = {name for name, *_ in heads(path)} if super().recognises(path, file) else set()

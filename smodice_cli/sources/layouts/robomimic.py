@@ -61,7 +61,7 @@ class Robomimic(Episodic):
 
     def flags(self) -> list[str]:
         vectors = [part for part in self.vectors() if part != "states"]
-        return ["--obs-keys", ",".join(vectors)] if len(vectors) > 1 else []
+        return ["--obs-keys", ",".join(vectors)] if len(vectors) > 1 and not self.choice.parts else []
 
     def numbers(self) -> Sequence[int]:
         names = self.file["data"] if not self.choice.subset else self._filtered()

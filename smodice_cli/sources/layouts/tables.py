@@ -13,7 +13,24 @@ from smodice_cli.lazy import np
 from smodice_cli.sources.layouts import Layout, arrays
 from smodice_cli.sources.source import Blocks, Contents, Parts
 
-NUMBERING = ("episode", "traj", "demo")  # how columns that number episodes begin
+BESIDE = (
+    *arrays.NUMBERING,
+    "time",
+    "stamp",
+    "frame",
+    "index",
+    "step",
+    "reward",
+    "done",
+    "terminal",
+    "truncat",
+    "success",
+)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether a column's name says that it is no part of a state."""
+    return name.startswith(BESIDE) or name in ("", "t", "dt", "row")
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,8 @@ class Batch:
 class Table(Layout):
     """Columns by name; `--state-columns`, `--action-columns` and `--episode-column` say what they are."""
 
+    numbered = True
+
     def kinds(self) -> Mapping[str, str]:
         """The columns, with the type of each in words."""
         raise NotImplementedError
@@ -87,30 +106,32 @@ class Table(Layout):
                 f"say which columns are the state and which the action, e.g. {guess}",
             )
         actions = choice.actions or tuple(filter(None, [keys.get("actions")]))
-        if choice.episode and choice.episode not in columns:
-            has = ", ".join(columns)
-            raise InputError(f"{self.origin} has no '{choice.episode}', which --episode-column names (it has: {has})")
-        likely = next((name for name in columns if name.lower().startswith(NUMBERING)), "")
-        if likely and not choice.episode:
-            raise InputError(
-                f"{self.origin} has a column '{likely}', and nothing says whether it numbers the episodes",
-                f"--episode-column {likely}",
-            )
+        episode = choice.episode if choice.episode in columns else ""
+        if choice.episode and not episode and choice.must_number:
+            raise arrays.unnumbered(self.origin, choice.episode, columns)
+        if not episode and (likely := arrays.numbering(columns)):
+            raise arrays.uncertain(self.origin, likely)
         single = {name: keys.get(name, name) for name in ("rewards", "terminals", "timeouts")}
         return Wanted(
             arrays.pick(states, columns, self.origin, "--state-columns"),
             [name for pattern in actions for name in fnmatch.filter(columns, pattern)],
-            choice.episode,
+            episode,
             **{name: theirs for name, theirs in single.items() if theirs in columns},
         )
 
     def flags(self) -> list[str]:
+        choice, keys = self.choice, dict(self.choice.keys)
         columns = [name for name, kind in self.kinds().items() if "numbers" in kind]
-        actions = [name for name in columns if name.lower().startswith(("act", "cmd", "ctrl"))]
-        numbering = [name for name in columns if name.lower().startswith(NUMBERING)]
-        others = [name for name in columns if name not in (*actions, *numbering, "rewards", "terminals", "timeouts")]
-        found = ["--state-columns", ",".join(others), "--action-columns", ",".join(actions) or "ACTION_COLUMNS"]
-        return found + (["--episode-column", numbering[0]] if numbering else [])
+        actions = choice.actions or tuple(filter(None, [keys.get("actions")]))
+        actions = actions or tuple(name for name in columns if name.lower().startswith(arrays.ACTING))
+        acted = [name for pattern in actions for name in fnmatch.filter(columns, pattern)]
+        beside = (*acted, choice.episode, *keys.values(), *filter(lambda name: _is_beside(name.lower()), columns))
+        guess = {
+            "--state-columns": "" if choice.columns else ",".join(name for name in columns if name not in beside),
+            "--action-columns": "" if choice.actions else ",".join(acted),
+            "--episode-column": "" if choice.episode else arrays.numbering(columns),
+        }
+        return [word for flag, value in guess.items() if value for word in (flag, value)]
 
     def describe(self) -> Contents:
         wanted, kinds = self.wanted(), self.kinds()
@@ -161,8 +182,12 @@ class Table(Layout):
                 arrays.flags(found, name, rows, self.origin) for name in (wanted.terminals, wanted.timeouts)
             )
             rewards = found[wanted.rewards].reshape(-1) if wanted.rewards else np.zeros(rows)
-            frame = _whole(found[wanted.frame], self.origin, wanted.frame) if wanted.frame else first + np.arange(rows)
-            episode = _whole(found[wanted.episode], self.origin, wanted.episode) if wanted.episode else np.zeros(rows)
+            counts = {
+                name: arrays.whole_numbers(found[name], self.origin, name)
+                for name in filter(None, (wanted.frame, wanted.episode))
+            }
+            frame = counts.get(wanted.frame, first + np.arange(rows))
+            episode = counts.get(wanted.episode, np.zeros(rows, np.int64))
             states, actions = (_side_by_side(found, part, rows) for part in (wanted.states, wanted.actions))
             yield Batch(states, actions, rewards.astype(np.float32), terminals, timeouts, episode, frame)
             first += rows
@@ -172,13 +197,6 @@ def _side_by_side(found: Mapping[str, np.ndarray], names: list[str], rows: int) 
     parts = [found[name].reshape(rows, -1) for name in names]
     with np.errstate(over="ignore"):
         return np.concatenate(parts, axis=1).astype(np.float32) if parts else np.zeros((rows, 0), np.float32)
-
-
-def _whole(column: np.ndarray, origin: str, name: str) -> np.ndarray:
-    found = column.reshape(-1)
-    if not np.isfinite(found).all() or (found != np.rint(found)).any():
-        raise InputError(f"{origin}: '{name}' must be a whole number in each row")
-    return found.astype(np.int64)
 
 
 def cut(batches: Iterator[Batch], origin: str, *, renumber: bool) -> Iterator[Transitions]:

@@ -20,6 +20,7 @@ class Zarr(D4rl):
 
     format = "a zarr store"
     extra = ("zarr", "zarr")
+    numbered = False
 
     @classmethod
     def recognises(cls, path: Path, file: Any) -> bool:

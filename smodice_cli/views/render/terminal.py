@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from smodice_cli.console import console, escape
+from smodice_cli.console import WIDE, console, escape
 
 BAR = 28  # characters of the longest bar
-LINE = 100  # characters of a line of settings
+LINE = 100  # characters of a line of settings, where the terminal has them
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -67,9 +67,20 @@ class _Formatter(string.Formatter):
 
 
 def records(title: str, columns: Mapping[str, str], found: Iterable[Mapping[str, Any]]) -> Table:
-    """A table of records: `columns` says how the cells below each heading are formatted."""
-    write = _Formatter().vformat
-    return Table(title, list(columns), [[write(text, (), entry) for text in columns.values()] for entry in found])
+    """A table of records: `columns` says how the cells below each heading are formatted.
+
+    A column of which no record has the figure is left out.
+    """
+    entries = list(found)
+    cells = {name: [_cell(text, entry) for entry in entries] for name, text in columns.items()}
+    kept = [name for name, column in cells.items() if not entries or any(cell is not None for cell in column)]
+    return Table(title, kept, [[cells[name][row] or "" for name in kept] for row in range(len(entries))])
+
+
+def _cell(text: str, entry: Mapping[str, Any]) -> str | None:
+    with suppress(KeyError):
+        return _Formatter().vformat(text, (), entry)
+    return None
 
 
 def figures(title: str, lines: Mapping[str, str], found: Mapping[str, Any]) -> Table:
@@ -116,11 +127,12 @@ def spark(values: Sequence[float], width: int = 40) -> str:
 
 def settings(config: Mapping[str, Any]) -> list[str]:
     """Settings side by side, in as many lines as they need."""
-    lines, width = ["[dim]settings[/]"], LINE
+    most = min(LINE, console.width())
+    lines, width = ["[dim]settings[/]"], most
     for name, given in config.items():
         value = (", ".join(given) if isinstance(given, list) else str(given)) or "none"
         size = len(f"  {name} {value}")
-        if width + size > LINE:
+        if width + size > most:
             lines.append("")
             width = 0
         lines[-1] += f"  {name} [bold]{escape(value)}[/]"
@@ -130,8 +142,9 @@ def settings(config: Mapping[str, Any]) -> list[str]:
 
 def curves(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
     """Every figure of a training log in a line."""
+    points = 40 if console.width() >= WIDE else 16
     rows = []
     for name, curve in found.items():
         if values := curve["values"]:
-            rows.append([name, spark(values), f"{values[0]:.4g}", f"{min(values):.4g}", f"{values[-1]:.4g}"])
+            rows.append([name, spark(values, points), f"{values[0]:.4g}", f"{min(values):.4g}", f"{values[-1]:.4g}"])
     return Table("over training", ["figure", "", "first", "least", "last"], rows)

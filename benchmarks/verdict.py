@@ -22,12 +22,12 @@ import torch
 from smodice_cli import artifacts, rollout
 from smodice_cli.algos import discriminator, dual
 from smodice_cli.algos.acting import NumpyPolicy
-from smodice_cli.algos.audit import Opinion
 from smodice_cli.algos.smodice import SMODICE, Config, end_rewards
 from smodice_cli.config import as_dict
 from smodice_cli.data import Dataset
 from smodice_cli.statistics import ranks
 from smodice_cli.training import fit
+from smodice_cli.views.audit import audit
 from smodice_cli.views.diagnostics import LEVELS, findings, verdict, weight_health
 
 STEPS, EPISODES, SEED = 4_000, 10, 0
@@ -119,7 +119,7 @@ def weigh(data: Dataset, variant: str) -> tuple[np.ndarray, dict[str, Any], dual
     found = dual.solve(data, r, ends, of_value, random(SEED), device, fit)
     w = found.w / found.w.mean()
     health = weight_health(w, data.source_of_row(), data.sources) | found.figures | judge.check()[0]
-    return w, health | {"audit": Opinion(data, of_value.gamma).of(w)}, of_value
+    return w, health | {"audit": audit(data, w, of_value.gamma)}, of_value
 
 
 def run(data: Dataset, variant: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def run(data: Dataset, variant: str) -> dict[str, Any]:
         expert = [index for index, label in enumerate(data.sources) if "expert" in label]
         w = np.isin(data.source_of_row(), expert).astype(float) if variant == EXPERT else np.ones(data.rows)
         w, config = w / w.mean(), DUAL
-        health = weight_health(w, data.source_of_row(), data.sources) | {"audit": Opinion(data, config.gamma).of(w)}
+        health = weight_health(w, data.source_of_row(), data.sources) | {"audit": audit(data, w, config.gamma)}
     mean, std = score(data, w)
     found = findings(health, as_dict(config))
     said = [f"{one.level}: {one.text}" for one in found]

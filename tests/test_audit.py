@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smodice_cli.algos.audit import FLATTER, SHARPER, Opinion, temper
 from smodice_cli.algos.segments import discounted_future
 from smodice_cli.data import Dataset
+from smodice_cli.views.audit import audit
 from smodice_cli.views.diagnostics import findings, verdict, weight_health
 
 STEPS, EXPERTS, OTHERS = 150, 10, 90
@@ -41,7 +41,7 @@ def of_experts(data: Dataset, share: float) -> np.ndarray:
 
 
 def level(data: Dataset, w: np.ndarray, **more: float) -> str:
-    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": Opinion(data, 0.99).of(w)} | more
+    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99)} | more
     return verdict(findings(health))
 
 
@@ -49,10 +49,10 @@ def test_the_match_is_the_share_of_the_weight_on_the_expert_also_at_the_start_wh
     data = recorded()
     base = EXPERTS / (EXPERTS + OTHERS)
     for share in (base, 0.5, 0.8, 1.0):
-        found = Opinion(data, 0.99).of(of_experts(data, share))
+        found = audit(data, of_experts(data, share), 0.99)
         for part in found["parts"]:
             assert part["match"] == pytest.approx((share - base) / (1 - base), abs=0.06)
-    assert Opinion(data, 0.99).of(of_experts(data, 1.0))["effective_trajectories"] == pytest.approx(EXPERTS)
+    assert audit(data, of_experts(data, 1.0), 0.99)["effective_trajectories"] == pytest.approx(EXPERTS)
 
 
 def test_good_weights_are_green_and_weights_that_miss_the_expert_are_not() -> None:
@@ -70,7 +70,7 @@ def test_a_start_without_weight_is_told_though_the_weight_is_the_experts() -> No
     data = recorded()
     w = of_experts(data, 1.0) * np.where(data.time_of_row() < 25, 1e-3, 1.0)
     assert level(data, w) == "red"
-    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": Opinion(data, 0.99).of(w)}
+    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99)}
     found = findings(health)[0]
     assert "the start of the episodes has 0 % of the weight that is due to it" in found.text
     assert "value.steps=10000" in found.remedy
@@ -78,27 +78,10 @@ def test_a_start_without_weight_is_told_though_the_weight_is_the_experts() -> No
     assert level(data, late) == "green"  # an expert may be done before its trajectories are
 
 
-def test_ratios_are_flattened_where_nothing_is_lost_and_sharpened_where_that_helps() -> None:
-    data = recorded()
-    opinion, expert = Opinion(data, 0.99), data.episode_of_row() < EXPERTS
-
-    def ratio(factor: float) -> np.ndarray:
-        """The expert's rows this many times as heavy as the others; rows of one kind differ tenfold."""
-        return np.where(expert, factor, 1.0) * 10.0 ** np.random.default_rng(1).uniform(-0.5, 0.5, data.rows)
-
-    def tempered(factor: float) -> float:
-        return temper(opinion, lambda power: ratio(factor) ** power)[0]
-
-    assert tempered(1e9) == FLATTER[-1]
-    assert tempered(100.0) == SHARPER[-1]
-    everywhere = recorded(experts=100, others=0)  # nothing to choose: nothing is changed
-    assert temper(Opinion(everywhere, 0.99), lambda power: np.ones(everywhere.rows))[0] == 1.0
-
-
 def test_the_discriminator_is_named_where_it_is_at_fault() -> None:
     data = recorded()
     w = np.ones(data.rows)
-    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": Opinion(data, 0.99).of(w), "auc": 0.04}
+    health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99), "auc": 0.04}
     assert "AUC 0.04" in findings(health)[0].text
     assert "disc.steps" in findings(health)[0].remedy
 
@@ -129,4 +112,4 @@ def test_discounted_future_equals_its_definition() -> None:
 
 def _health(data: Dataset) -> dict:
     w = np.ones(data.rows)
-    return weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": Opinion(data, 0.99).of(w)}
+    return weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99)}

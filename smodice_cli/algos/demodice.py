@@ -16,7 +16,6 @@ DUAL: Settings = {
         "alpha": 1.05,
         "cap": 0.0,
         "normaliser": False,
-        "temper": False,
         "n_step": 1,
         "sampling": "uniform",
         "terminal": "zero",

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smodice_cli.algos import ALGORITHMS, nets
-from smodice_cli.algos.audit import Opinion, temper
 from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.losses import bellman_residual, importance_weights, value_loss
 from smodice_cli.algos.sampling import row_sampler
@@ -72,7 +71,6 @@ class Config(BaseConfig):
     weight_decay: float = setting(0.0, "L2 penalty on V's weights and the normaliser", ge=0)
     hidden: int = setting(256, "units in each of the two hidden layers", gt=0, le=1 << 14)
     scale: float = setting(10.0, "V = scale x network", gt=0)
-    temper: bool = setting(True, "raise the ratios to the power that a second opinion finds best for these data")
     holdout: float = setting(0.1, "share of the trajectories kept out of training to watch the objective", ge=0, lt=1)
     patience: int = setting(0, "checks without a better held-out objective before stopping; 0 never stops", ge=0)
 
@@ -312,7 +310,6 @@ def solve(
     generator: Generator,
     device: Device,
     train: Callable[[Learner], int],
-    opinion: Callable[[], Opinion] | None = None,
 ) -> Weights:
     """Train V on R of every row and of each episode's end, by `train`, and weigh every row."""
     value = new_value(data, config, generator).to(device)
@@ -329,11 +326,4 @@ def solve(
     xi = ratios(problem, v, v_next)
     figures["raw_mean"] = float(np.average(xi, weights=problem.probability))
     del problem
-
-    def of_rows(power: float) -> np.ndarray:
-        return row_weights(xi[: data.rows].astype(np.float64) ** power, data.offsets, config.n_step, config.gamma)
-
-    if not config.temper:
-        return Weights(value, v, v_next, of_rows(1.0), figures)
-    figures["power"], w = temper(opinion() if opinion else Opinion(data, config.gamma), of_rows)
-    return Weights(value, v, v_next, w, figures)
+    return Weights(value, v, v_next, row_weights(xi[: data.rows], data.offsets, config.n_step, config.gamma), figures)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from smodice_cli.algos import discriminator, dual, nets
-from smodice_cli.algos.audit import Opinion
 from smodice_cli.algos.losses import importance_weights
 from smodice_cli.algos.smodice import end_rewards
 from smodice_cli.artifacts import Artifact
@@ -65,6 +63,7 @@ class TrainValue(Stage):
         return found
 
     def work(self, context: Context) -> list[Output]:
+        from smodice_cli.views.audit import audit
         from smodice_cli.views.choice import on_equal_rows
         from smodice_cli.views.diagnostics import findings, flow_residual, weight_health
 
@@ -76,18 +75,17 @@ class TrainValue(Stage):
             reward = np.zeros_like(reward)
         elif disc.header.config["inputs"] == "state":
             end_reward = end_rewards(nets.Discriminator.of(disc.arrays).to(device), data)
-        opinion = cache(partial(Opinion, data, config.gamma))  # asked after training, when there is room for it
 
         def train(learner: Learner) -> int:
             return fit(BySource(learner, data) if isinstance(learner, dual.ValueLearner) else learner, context)
 
-        found = dual.solve(data, reward, end_reward, config, generator, device, train, opinion)
+        found = dual.solve(data, reward, end_reward, config, generator, device, train)
         columns = _columns(data, reward, found, config.gamma)
         w, t, source = (columns[name] for name in ("w", "t", "source"))
         metrics = weight_health(w, source, data.sources) | found.figures
         alike = on_equal_rows(w, t, as_dict(config))
         metrics["flow_residual"] = flow_residual(data, w if alike is None else alike, config.gamma)
-        metrics |= {"audit": opinion().of(w)}
+        metrics |= {"audit": audit(data, w, config.gamma)}
         metrics |= {"auc": auc} if (auc := disc.header.metrics.get("auc")) is not None else {}
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from smodice_cli.algos.audit import LEAST_COVER
 from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.statistics import effective_size
+from smodice_cli.views.audit import LEAST_COVER
 
 # (yellow, red): where a figure deserves a look, and where training on the weights is in doubt. docs/stress.md has the
 # runs behind those of the second opinion.

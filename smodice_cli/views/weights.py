@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli import artifacts
-from smodice_cli.algos.audit import Opinion
 from smodice_cli.console import escape
 from smodice_cli.errors import InputError, UsageError
 from smodice_cli.lazy import np
 from smodice_cli.stages import maker
 from smodice_cli.views import Block, Facts, Opened, Panel, Records, Request, Table, View, choice, figures, records
+from smodice_cli.views.audit import audit
 from smodice_cli.views.diagnostics import WORDS, findings, flow_residual, verdict, weight_health
 from smodice_cli.views.opened import NEED_DATASET
 from smodice_cli.views.plots import profile
@@ -140,7 +140,7 @@ def _health(opened: Opened, equal: np.ndarray) -> dict[str, Any]:
         gamma = header.config.get("gamma", 0.99)
         health["flow_residual"] = flow_residual(opened.dataset, equal, gamma)
         if "audit" not in health and opened.dataset.rows <= AUDITED_ROWS:
-            health["audit"] = Opinion(opened.dataset, gamma).of(choice.usable(arrays["w"]))
+            health["audit"] = audit(opened.dataset, choice.usable(arrays["w"]), gamma)
     return health
 
 

@@ -14,7 +14,6 @@ Numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from smodice_cli.algos.segments import discounted_future
@@ -33,8 +32,6 @@ START = 100  # steps that no trajectory gets round: a policy that never saw them
 LEAST_COVER = 0.25  # of its due, below which a part of the start counts for less
 LEAST_SHARE = 0.002  # of the rows, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
-FLATTER, SHARPER = (0.8, 0.65), (1.25, 1.6)  # powers of the ratios that are tried: alpha divided by them
-TOLERANCE = 0.01  # of the match, that counts as no difference
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
 RANGE_MARGIN = 0.1  # of the data's range, by which the expert may exceed it
 
@@ -83,80 +80,42 @@ class Judge:
         return np.concatenate([self.features(block) @ fitted for block in blocks]).clip(0, 1)
 
 
-class Opinion:
-    """What the judge knows of a data set, to be asked about any weights."""
-
-    def __init__(self, dataset: Dataset, gamma: float) -> None:
-        expert, judge = dataset["expert/observations"], Judge(dataset)
-        c, self.expert = judge.of_rows(dataset["observations"], expert), float(judge.of_expert(expert).mean())
-        ends = judge.of_rows(dataset["next_observations"][dataset.offsets[1:] - 1], expert)
-        self.dataset = dataset
-        self.choosable = self.expert - c.mean() > LEAST_GAIN  # else all data are like the expert: any weights will do
-        self.future = ((1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)).astype(np.float32)
-        self.episode, self.t, self.lengths = dataset.episode_of_row(), dataset.time_of_row(), np.diff(dataset.offsets)
-
-    def parts(self, w: np.ndarray) -> list[dict[str, Any]]:
-        """The match and the cover of the weights by part of the episodes; a match may lie beyond 0 and 1."""
-        episodes, by_episode = len(self.lengths), np.bincount(self.episode, w)
-        parts = []
-        for begin, end in zip(PARTS, (*PARTS[1:], np.inf), strict=True):
-            inside = np.flatnonzero((self.t >= begin) & (self.t < end))
-            episode, found, weights = self.episode[inside], self.future[inside], w[inside]
-            if len(inside) < LEAST_SHARE * len(w) or not by_episode[episode].any():
-                continue
-            counts = np.bincount(episode, minlength=episodes)
-            means = np.bincount(episode, found, minlength=episodes)[counts > 0] / counts[counts > 0]
-            place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-            best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
-            plain = float(found.mean())
-            weighted = float(np.average(found, weights=weights)) if weights.any() else plain
-            match = (weighted - plain) / (best - plain) if self.choosable and best > plain else 1.0
-            cover = float(weights.sum() / (by_episode * counts / self.lengths).sum())
-            if begin < START:
-                match *= min(cover / LEAST_COVER, 1.0)
-            figures = {"plain": plain, "weighted": weighted, "best": best, "match": match, "cover": cover}
-            parts.append({"from": begin, **figures})
-        return parts
-
-    def match(self, w: np.ndarray) -> float:
-        """The least match of any part, which may lie beyond 0 and 1."""
-        return min((part["match"] for part in self.parts(w)), default=0.0)
-
-    def of(self, w: np.ndarray) -> dict[str, Any]:
-        """All that there is to say of these weights, of the data and of the expert."""
-        parts = [part | {"match": min(max(part["match"], 0.0), 1.0)} for part in self.parts(w)]
-        return {
-            "match": min((part["match"] for part in parts), default=0.0),
-            "cover": min((part["cover"] for part in parts if part["from"] < START), default=0.0),
-            "parts": parts,
-            "expert": self.expert,
-            "best_of_data": max((part["best"] for part in parts), default=0.0),
-            "effective_trajectories": effective_size(np.bincount(self.episode, w)),
-            "outside": _outside(self.dataset),
-        }
-
-
-def temper(opinion: Opinion, weights: Callable[[float], np.ndarray]) -> tuple[float, np.ndarray]:
-    """The power of the ratios, and the `weights` under it, that is right for these data (D53).
-
-    The flattest whose match is as good as that of the ratios themselves, since flatter weights rest on more rows; or,
-    where none is, sharper ones for as long as that helps.
-    """
-    power, chosen = 1.0, weights(1.0)
-    if not opinion.choosable:
-        return power, chosen
-    match = own = opinion.match(chosen)
-    for flatter in FLATTER:
-        tried = weights(flatter)
-        if opinion.match(tried) < own - TOLERANCE:
-            break
-        power, chosen = flatter, tried
-    for sharper in SHARPER if power == 1.0 else ():
-        tried = weights(sharper)
-        if (found := opinion.match(tried)) < match + TOLERANCE:
-            break
-        power, chosen, match = sharper, tried, found
-    return power, chosen
+def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
+    """What the judge says: the match of the weights by part of the episode, and of the data with the expert."""
+    expert, judge = dataset["expert/observations"], Judge(dataset)
+    c, own = judge.of_rows(dataset["observations"], expert), float(judge.of_expert(expert).mean())
+    ends = judge.of_rows(dataset["next_observations"][dataset.offsets[1:] - 1], expert)
+    choosable = own - c.mean() > LEAST_GAIN  # else all data are like the expert, and any weights will do
+    future = (1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)
+    episode, t, episodes = dataset.episode_of_row(), dataset.time_of_row(), len(dataset.offsets) - 1
+    lengths, by_episode = np.diff(dataset.offsets), np.bincount(episode, w, minlength=episodes)
+    parts = []
+    for begin, end in zip(PARTS, (*PARTS[1:], np.inf), strict=True):
+        inside = (t >= begin) & (t < end)
+        if inside.mean() < LEAST_SHARE or not by_episode[episode[inside]].any():
+            continue
+        found = future[inside]
+        counts = np.bincount(episode[inside], minlength=episodes)
+        means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]
+        place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
+        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
+        plain = float(found.mean())
+        weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
+        match = (weighted - plain) / (best - plain) if choosable and best > plain else 1.0
+        cover = float(w[inside].sum() / (by_episode * counts / lengths).sum())
+        if begin < START:
+            match *= min(cover / LEAST_COVER, 1.0)
+        figures = {"plain": plain, "weighted": weighted, "best": best, "match": min(max(match, 0.0), 1.0)}
+        parts.append({"from": begin, **figures, "cover": cover})
+    return {
+        "match": min((part["match"] for part in parts), default=0.0),
+        "cover": min((part["cover"] for part in parts if part["from"] < START), default=0.0),
+        "parts": parts,
+        "expert": own,
+        "best_of_data": max((part["best"] for part in parts), default=0.0),
+        "effective_trajectories": effective_size(by_episode),
+        "outside": _outside(dataset),
+    }
 
 
 def _outside(dataset: Dataset) -> float:

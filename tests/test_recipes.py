@@ -19,7 +19,10 @@ KITCHEN = [
     PIPELINES / "examples/kettle.toml",
     PIPELINES / "examples/microwave.toml",
 ]
-ANTMAZE = [*(path for path in TASKS if path.stem.startswith("antmaze")), PIPELINES / "examples" / "antmaze-examples.toml"]
+ANTMAZE = [
+    *(path for path in TASKS if path.stem.startswith("antmaze")),
+    PIPELINES / "examples" / "antmaze-examples.toml",
+]
 LOCOMOTION = [path for path in TASKS if path not in [*KITCHEN, *ANTMAZE]]
 
 

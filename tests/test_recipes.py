@@ -21,7 +21,7 @@ KITCHEN = [
 ]
 ANTMAZE = [
     *(path for path in TASKS if path.stem.startswith("antmaze")),
-    PIPELINES / "examples/antmaze-examples.toml",
+    PIPELINES / "examples" / "antmaze-examples.toml",
 ]
 LOCOMOTION = [path for path in TASKS if path not in [*KITCHEN, *ANTMAZE]]
 

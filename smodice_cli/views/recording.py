@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from smodice_cli import artifacts, envs
 from smodice_cli.console import escape
@@ -16,8 +15,7 @@ from smodice_cli.files import matching
 from smodice_cli.lazy import h5py, np
 from smodice_cli.sources import layouts
 from smodice_cli.sources.layouts import Layout
-from smodice_cli.sources.source import MARKS, Choice, choice_of
-from smodice_cli.stages.build_dataset import Config
+from smodice_cli.sources.source import MARKS, Choice, parse_keys, words
 from smodice_cli.views import Block, Facts, Table, figures
 from smodice_cli.views.render.terminal import columns
 
@@ -58,8 +56,13 @@ def describe(path: Path, given: Mapping[str, str] | None = None) -> Facts:
 
 def _choice(flags: Mapping[str, str]) -> Choice:
     """The choice that build-dataset would make with these flags."""
-    named: dict[str, Any] = {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items()}
-    return choice_of(Config(**named))
+    return Choice(
+        parts=words(flags.get("--obs-keys", "")),
+        columns=words(flags.get("--state-columns", "")),
+        actions=words(flags.get("--action-columns", "")),
+        episode=flags.get("--episode-column", ""),
+        keys=parse_keys(flags.get("--keys", "")),
+    )
 
 
 def command(path: Path, flags: Mapping[str, str]) -> str:

@@ -192,7 +192,7 @@ def branches(w: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
         doing = [names[task] for task in (*known[index // len(names)], len(env.tasks))]
         key = " > ".join(doing[: index % len(names)]) or "nothing", doing[index % len(names)]
         found[key] = found.get(key, 0) + np.array([total[index] for total in sums])
-    here = {done: sum(found[key] for key in found if key[0] == done) for done, _ in found}
+    here = {done: np.sum([found[key] for key in found if key[0] == done], axis=0) for done, _ in found}
     return [
         {
             "done": done,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -13,8 +14,10 @@ from conftest import SHARED_DATA, SMALL, refuse, smodice, succeed, write_recipe
 from recordings import rows_of
 
 from smodice_cli import artifacts, envs
+from smodice_cli.data import Dataset
 from smodice_cli.envs import kitchen
 from smodice_cli.envs.kitchen import COMPLETE_TASKS, MIXED_TASKS, START, TASKS, goal_of
+from smodice_cli.views import choice
 
 MIXED = "kitchen-mixed"
 HUMAN = SHARED_DATA / "kitchen_mixed_replayed_d4rl_layout.hdf5"
@@ -152,6 +155,28 @@ def test_orders_of_completion_are_shown_with_their_episodes() -> None:
     found = [(entry["order"], entry["numbers"]) for entry in orders_of([one, both, both])]
     assert found == [("microwave > kettle", [1, 2]), ("microwave", [0])]
     assert orders_of([{"return": 1.0}]) == []
+
+
+def test_weights_are_shown_by_the_tasks_that_the_rows_lead_to(tmp_path: Path) -> None:
+    path = write(tmp_path / "k.hdf5")
+    assert built(tmp_path, path, f"{path}#traj=0")[0] == 0
+    dataset = Dataset.of(artifacts.load(tmp_path / "run/d.h5", "dataset"))
+    w = np.random.default_rng(3).random(dataset.rows)
+    rows: dict[tuple[str, str], list[float]] = {}
+    for row, weight in enumerate(w):
+        episode, step = divmod(row, LENGTH - 1)
+        order, done = ORDERS[episode], min(step // 3, len(ORDERS[episode]))
+        key = " > ".join(order[:done]) or "nothing", (*order, "nothing")[done]
+        rows.setdefault(key, []).append(weight)
+    found = choice.branches(w, dataset)
+    assert {(one["done"], one["next"]) for one in found} == set(rows)
+    for one in found:
+        mine = rows[one["done"], one["next"]]
+        here = [weight for key, weights in rows.items() if key[0] == one["done"] for weight in weights]
+        assert one["share"] == pytest.approx(sum(mine) / w.sum())
+        assert one["weight_here"] == pytest.approx(sum(mine) / sum(here))
+        assert one["rows_here"] == pytest.approx(len(mine) / len(here))
+    assert choice.branches(w, replace(dataset, env="hopper")) == []
 
 
 def test_dimensions_with_nothing_but_noise_count_as_constant(tmp_path: Path) -> None:

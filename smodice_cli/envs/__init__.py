@@ -47,6 +47,7 @@ class Environment:
     plot_dims: tuple[int, int] | None = None  # state coordinates worth drawing
     state_names: tuple[str, ...] = ()  # of the state's dimensions, for tables and pictures
     success: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them solve the task
+    tasks: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)  # all that can be done there
     demonstrator: Callable[..., Transitions] | None = None  # (seed, number) -> one episode of a controller
     kinds: Mapping[str, Callable[..., Transitions]] = field(default_factory=dict)  # further controllers: sim:NAME-KIND
     steered: Path | None = None  # the policy that its controllers steer; they take its `act` after seed and number

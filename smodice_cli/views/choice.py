@@ -21,6 +21,7 @@ TEMPERATURES = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 TOP_SHARES = (0.001, 0.01, 0.1)
 LORENZ_POINTS = 201
 EQUAL = "rows counted alike"
+NEVER = 1 << 62  # the step of what is not done
 DECADES = 8  # of log10 weight that a histogram shows below its largest weight
 
 
@@ -56,11 +57,7 @@ def chosen_rows(dataset: Dataset | None) -> Chosen | None:
         if not dataset.without_rewards and max(means) > min(means):
             best = int(np.argmax(means))
             return Chosen(labels[best], "the source with the highest return", source == best)
-    try:
-        env = envs.find_in_file(dataset.env)
-    except SmodiceError:
-        return None
-    if (test := env.success) is None:
+    if (env := _environment(dataset)) is None or (test := env.success) is None:
         return None
     width = env.obs_dim
     last = dataset.offsets[1:] - 1
@@ -72,6 +69,14 @@ def chosen_rows(dataset: Dataset | None) -> Chosen | None:
         return None
     rows = np.repeat(reached, np.diff(dataset.offsets))
     return Chosen("episodes that succeed", "by the task's own success test", rows)
+
+
+def _environment(dataset: Dataset) -> envs.Environment | None:
+    """The data's environment; None where it is one that is not known here."""
+    try:
+        return envs.find_in_file(dataset.env)
+    except SmodiceError:
+        return None
 
 
 def episode_returns(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -165,6 +170,45 @@ def trajectories(w: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
             "share": float(share[k]),
         }
         for k in np.argsort(-means, kind="stable")
+    ]
+
+
+def branches(w: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
+    """Where the rows lead, by the tasks that their trajectory has done so far and the one that it does next.
+
+    Each with its share of all weight, and its shares of rows and of weight among those that have done the same; none
+    where the environment declares no tasks.
+    """
+    if (env := _environment(dataset)) is None or not env.tasks:
+        return []
+    states, offsets, names = dataset["next_observations"][:, : env.obs_dim], dataset.offsets, [*env.tasks, "nothing"]
+    first = np.full((len(offsets) - 1, len(env.tasks)), NEVER)  # the step in which an episode first does a task
+    for column, test in enumerate(env.tasks.values()):
+        hits = np.flatnonzero(test(states))
+        episodes, at = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
+        first[episodes, column] = hits[at] - offsets[episodes]
+    orders = np.argsort(first, axis=1, kind="stable")
+    orders[np.take_along_axis(first, orders, axis=1) == NEVER] = len(env.tasks)
+    known, order = np.unique(orders, axis=0, return_inverse=True)
+    episode, t = dataset.episode_of_row(), dataset.time_of_row()
+    so_far = sum((first[episode, column] < t).astype(np.int64) for column in range(len(env.tasks)))
+    place = order.reshape(-1)[episode] * len(names) + so_far
+    sums = [np.bincount(place, x, len(known) * len(names)) for x in (np.ones(len(w)), w / w.sum())]
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for index in np.flatnonzero(sums[0]):
+        doing = [names[task] for task in (*known[index // len(names)], len(env.tasks))]
+        key = " > ".join(doing[: index % len(names)]) or "nothing", doing[index % len(names)]
+        found[key] = found.get(key, 0) + np.array([total[index] for total in sums])
+    here = {done: np.sum([found[key] for key in found if key[0] == done], axis=0) for done, _ in found}
+    return [
+        {
+            "done": done,
+            "next": then,
+            "rows_here": float(rows / here[done][0]),
+            "weight_here": float(weight / here[done][1]) if here[done][1] else 0.0,
+            "share": float(weight),
+        }
+        for (done, then), (rows, weight) in sorted(found.items(), key=lambda one: (-here[one[0][0]][1], -one[1][1]))
     ]
 
 

@@ -23,6 +23,7 @@ from smodice_cli.views.weight_pictures import panels
 AUDITED_ROWS = 200_000  # up to which weights that train-value did not make get a second opinion when they are looked at
 NO_LABELS = "no labels: neither the sources, nor rewards, nor a success test of the task tell good episodes from others"
 NEVER = "labels serve this view only; they never reach training"
+SHOWN_BRANCH = 0.01  # share of all weight on a branch that is worth a line
 SETTINGS = ("estimator", "f", "gamma", "alpha", "cap", "n_step", "steps")  # that a picture names
 
 
@@ -64,6 +65,7 @@ class WeightsView(View):
         writers = (
             ("histogram", _histogram),
             ("trajectories", _trajectories),
+            ("branches", _branches),
             ("what_if", _clipped),
             ("what_if", _flattened),
             ("trajectory", _trajectory),
@@ -154,6 +156,8 @@ def _chosen(opened: Opened, request: Request, w: np.ndarray, equal: np.ndarray |
     facts["expert"] = choice.against_the_rest(w, chosen) if chosen else {"absent": NO_LABELS}
     ordered = choice.trajectories(w, dataset)
     facts["trajectories"] = {"count": len(ordered), "top": ordered[: request.top], "bottom": ordered[-request.top :]}
+    if branches := choice.branches(w, dataset):
+        facts["branches"] = branches
     parts = choice.parts(chosen, len(w))
     facts["along"] = {name: profile(w[rows], t[rows]) for name, rows in parts.items()}
     if equal is not None:
@@ -205,6 +209,12 @@ def _trajectories(found: dict[str, Any]) -> Table:
     bottom = [entry for entry in found["bottom"] if entry not in found["top"]]
     gap = [["…", *("" for _ in table.columns[1:])]] if bottom else []
     return table._replace(rows=[*table.rows, *gap, *records("", columns("trajectories"), bottom).rows])
+
+
+def _branches(found: list[dict[str, Any]]) -> Table:
+    shown = [entry for entry in found if entry["share"] >= SHOWN_BRANCH]
+    hidden = f" (of {len(found)} branches those with a hundredth of the weight)" if len(shown) < len(found) else ""
+    return records(f"where the rows lead{hidden}: {NEVER}", columns("branches"), shown)
 
 
 def _clipped(found: dict[str, Any]) -> Table | None:

@@ -65,15 +65,17 @@ def test_good_weights_are_green_and_weights_that_miss_the_expert_are_not() -> No
     assert level(data, late_only) == "red"  # the expert holds 98 % of the weight, but not at the start
 
 
-def test_a_start_without_weight_is_told_though_the_weight_is_the_experts() -> None:
+def test_a_gap_in_the_weights_is_told_though_the_weight_is_the_experts() -> None:
     """As a V that was hardly trained leaves it: the policy falls before it comes to what it has learned."""
     data = recorded()
     w = of_experts(data, 1.0) * np.where(data.time_of_row() < 25, 1e-3, 1.0)
-    assert level(data, w) == "red"
+    assert level(data, w) == "yellow"  # on some tasks a policy gets over it
     health = weight_health(w, np.zeros(len(w), int), ["all"]) | {"audit": audit(data, w, 0.99)}
     found = findings(health)[0]
-    assert "the start of the episodes has 0 % of the weight that is due to it" in found.text
+    assert "there is a gap from step 0 on: those steps have 0 % of the weight that later steps have" in found.text
     assert "value.steps=10000" in found.remedy
+    between = of_experts(data, 1.0) * np.where(abs(data.time_of_row() - 62) < 38, 1e-3, 1.0)
+    assert level(data, between) == "yellow"
     late = of_experts(data, 1.0) * np.where(data.time_of_row() >= 100, 1e-3, 1.0)
     assert level(data, late) == "green"  # an expert may be done before its trajectories are
 

@@ -6,10 +6,11 @@ early in an episode all policies look alike: F_t = (1-gamma) sum_k gamma^k c(s_{
 In every part of the episodes the mean of F under the weights is compared with that over all rows (0) and with that of
 the best trajectories (1): the match.
 
-Weights can take the right trajectories and still leave out how they begin. So the weight on every part is compared with
-what it would be if each trajectory's weight lay evenly on its rows: the cover. It is V that provides for it: rewards
-near the start tell nobody apart, and only the flow of Eq. 14 asks for it. A start with hardly any weight is no match.
-Numpy only.
+Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
+every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall over
+an episode, since an expert may be done before the trajectories are, but nobody comes to a later part without an earlier
+one: a part with far less cover than some later one is a gap, and no match. It is V that closes gaps: rewards near the
+start tell nobody apart, and only the flow of Eq. 14 asks for them. Numpy only.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ RIDGE = 1e-3
 FITTED_ROWS = 50_000  # offline rows on which the judge is fitted, evenly spaced
 FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
-PARTS = (0, 25, 100, 300)  # steps of an episode at which its parts begin
-START = 100  # steps that no trajectory gets round: a policy that never saw them never comes to the others
-LEAST_COVER = 0.25  # of its due, below which a part of the start counts for less
+PARTS = (0, 25, 100, 200, 400)  # steps of an episode at which its parts begin
+LEAST_COVER = 0.25  # of a part, in parts of the most of any later one, below which it counts for less
 LEAST_SHARE = 0.002  # of the rows, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
@@ -102,14 +102,19 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         plain = float(found.mean())
         weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
         match = (weighted - plain) / (best - plain) if choosable and best > plain else 1.0
+        match = min(max(match, 0.0), 1.0)
         cover = float(w[inside].sum() / (by_episode * counts / lengths).sum())
-        if begin < START:
-            match *= min(cover / LEAST_COVER, 1.0)
-        figures = {"plain": plain, "weighted": weighted, "best": best, "match": min(max(match, 0.0), 1.0)}
-        parts.append({"from": begin, **figures, "cover": cover})
+        parts.append(
+            {"from": begin, "plain": plain, "weighted": weighted, "best": best, "match": match, "cover": cover}
+        )
+    chosen = min((part["match"] for part in parts), default=0.0)
+    for number, part in enumerate(parts):
+        part["cover"] /= max(later["cover"] for later in parts[number:]) or 1.0
+        part["match"] *= min(part["cover"] / LEAST_COVER, 1.0)
     return {
         "match": min((part["match"] for part in parts), default=0.0),
-        "cover": min((part["cover"] for part in parts if part["from"] < START), default=0.0),
+        "without_gaps": chosen,
+        "cover": min((part["cover"] for part in parts), default=0.0),
         "parts": parts,
         "expert": own,
         "best_of_data": max((part["best"] for part in parts), default=0.0),

@@ -13,7 +13,7 @@ from smodice_cli.views.audit import LEAST_COVER
 
 # (yellow, red): where a figure deserves a look, and where training on the weights is in doubt. docs/stress.md has the
 # runs behind those of the second opinion.
-MATCH = (0.9, 0.5)  # of the weights with the best trajectories, in the part of the episodes where it is worst
+MATCH = (0.9, 0.2)  # of the weights with the best trajectories, in the part of the episodes where it is worst
 LIKENESS = (0.6, 0.4)  # of the best trajectories, in parts of the expert's own
 OUTSIDE = (0.2, 0.8)  # of the expert's states
 EFFECTIVE_ROWS = (500.0, 100.0)
@@ -212,11 +212,16 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
         text += f" (from step {part['from']} on, where they take least)"
     auc, longer = health.get("auc", 1.0), max(10_000, 2 * made.get("steps", 0))
     if audit.get("cover", 1.0) < LEAST_COVER:
-        text = f"the start of the episodes has {100 * audit['cover']:.0f} % of the weight that is due to it"
-        sharper = f"train V longer (--set value.steps={longer}): it is V that provides for the start"
+        gap = min(audit["parts"], key=lambda part: part["cover"])
+        share = f"{100 * gap['cover']:.0f} % of the weight that later steps have"
+        text = f"there is a gap from step {gap['from']} on: those steps have {share}"
+        sharper = f"train V longer (--set value.steps={longer}): it is V that closes gaps"
     elif auc < LEAST_AUC:
         text += f"; the discriminator hardly knows the expert (AUC {auc:.2f})"
         sharper = "train the discriminator longer (--set disc.steps=4000)"
+    level = _level(audit["match"], MATCH, above=False)
+    if audit.get("without_gaps", 0.0) >= MATCH[1]:
+        level = min(level, "yellow", key=LEVELS.index)  # a gap that a policy may still get over
     likeness = audit["best_of_data"] / max(audit["expert"], 1e-9)
     alike = f"no trajectory of the data is much like the expert (the best reach {100 * likeness:.0f} % of its likeness)"
     beyond = f"{100 * audit['outside']:.0f} % of the expert's states lie outside the range of the data"
@@ -224,7 +229,7 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
     single = f"the weight rests on few trajectories (an effective number of {effective:.1f})"
     frame = "is the expert in another frame, unit or body? smodice inspect dataset.h5 shows both ranges"
     return [
-        Finding(_level(audit["match"], MATCH, above=False), text, sharper),
+        Finding(level, text, sharper),
         Finding(_level(likeness, LIKENESS, above=False), alike, "data that come closer to the expert"),
         Finding(_level(audit["outside"], OUTSIDE), beyond, frame),
         Finding(_level(effective, EFFECTIVE_TRAJECTORIES, above=False), single, "more data like the expert's"),

@@ -49,7 +49,7 @@ class Environment:
     success: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them solve the task
     demonstrator: Callable[..., Transitions] | None = None  # (seed, number) -> one episode of a controller
     kinds: Mapping[str, Callable[..., Transitions]] = field(default_factory=dict)  # further controllers: sim:NAME-KIND
-    steered: Path | None = None  # the policy that its controllers steer; they take its `act` after seed and number
+    steered: Path | None = None  # the policies that its controllers steer, a pattern; they take each one's `act`
     possible: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them can occur
     goes_on: bool = False  # recordings go on where the task is solved: terminals mark states, timeouts end an episode
     action_range: tuple[Any, Any] = (-1.0, 1.0)  # least and largest action, of all dimensions or of each

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from smodice_cli.data import Transitions
 from smodice_cli.envs import POLICIES, Environment, d4rl_tables
-from smodice_cli.envs.heading import steer
+from smodice_cli.envs.heading import Guide
 from smodice_cli.envs.pointmaze import U_MAP, Cell, shortest_path
 
 if TYPE_CHECKING:
@@ -64,14 +64,6 @@ def possible(observations: NDArray[Any]) -> NDArray[np.bool_]:
 
 # --- demonstrations ---
 
-NEXT = {(i, j): shortest_path(MAP, (i, j), END)[0] for i in (1, 2, 3) for j in (1, 2, 3)}  # also from within a wall
-
-
-def mirrored(place: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The place in a maze with its upper and lower corridors exchanged."""
-    return place * (1, -1) + (0, centre(END)[1])
-
-
 
 @cache
 def _body(start: Cell) -> AntMaze:
@@ -81,36 +73,27 @@ def _body(start: Cell) -> AntMaze:
     return AntMaze(start=start)
 
 
-def waypoint(place: NDArray[np.float64], goal: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Where D4RL's controller heads from a place: somewhere in the next cell's upper right quarter, drawn at every step,
-    or the goal itself if that is the next.
-
-    It counts the cells from the middle of the first one on, so that the ant turns only after the middle of a corner.
-    """
-    column, row = 1 + (np.maximum(place, 0.0) // CELL).astype(int)
-    following = NEXT[row, column]
-    return goal if following == END else centre(following) + rng.uniform(0.0, CELL / 4, 2)
-
-
 def demonstrate(seed: int, number: int, *acts: Act, own_goal: bool = False, backwards: bool = False) -> Transitions:
-    """One walk through the maze, by one of several policies that are steered in turn, with noise on its actions.
+    """One walk through the maze by way of its cells, by one of several policies that are steered in turn, and noise on
+    its actions.
 
     Like D4RL's, each walk has a goal of its own near GOAL, and goes on there for a while, so that the data show how to
     come back after passing it. Reaching GOAL (or its `own_goal`) pays 1, once. `backwards` the walk leads from the end
     of the corridor to its beginning, the mirror image of the other.
     """
     rng = np.random.default_rng([seed, number])
-    goal, act, body = draw_goal(rng), acts[number % len(acts)], _body(END if backwards else START)
+    start, end = (END, START) if backwards else (START, END)
+    goal = draw_goal(rng)
+    aim = goal * (1, -1) + (0, centre(END)[1]) if backwards else goal
+    guide = Guide([*map(centre, shortest_path(MAP, start, end)[:-1]), aim], rng)
+    act, body = acts[number % len(acts)], _body(start)
     state, _ = body.reset(seed=int(rng.integers(2**31)))
     states, actions, last = [state], list[NDArray[np.float32]](), HORIZON
     while len(actions) < last:
-        place = mirrored(state[:2]) if backwards else state[:2]
-        if last == HORIZON and reached(place, goal):
+        actions.append(guide.act(states[-1], act))
+        states.append(body.advance(actions[-1]))
+        if last == HORIZON and reached(states[-1], aim):
             last = min(len(actions) + STAY, HORIZON)
-        aim = waypoint(place, goal, rng)
-        actions.append(steer(state, mirrored(aim) if backwards else aim, act, rng))
-        state = body.advance(actions[-1])
-        states.append(state)
     solved = reached(np.array(states[1:]), goal if own_goal else GOAL)
     rewards = np.arange(last) == (solved.argmax() if solved.any() else last)
     return Transitions.episode(states, actions, rewards, terminated=False)

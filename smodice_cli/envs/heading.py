@@ -6,7 +6,8 @@ looks within 45 degrees of it. `ant-heading` is the task that the policy was tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ Array = NDArray[np.float64]
 ANKLE = np.array([1.0, -1.0, -1.0, 1.0])  # which way each leg's ankle turns, seen from the leg
 MOTOR_LEG = np.array([3, 0, 1, 2])  # the leg of each pair of motors
 QUARTERS = ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0))  # cosine and sine of whole quarter turns
-ACTION_NOISE = 0.2  # standard deviation
 _LEGS = np.arange(4)
 
 
@@ -62,11 +62,29 @@ def original(action: NDArray[Any], shift: int) -> NDArray[Any]:
     return turned[MOTOR_LEG].ravel()
 
 
-def steer(
-    state: Array, aim: Array, policy: Callable[..., NDArray[Any]], rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """An action towards a place, of a policy that walks along +x, with noise as D4RL's data have."""
-    x, y = (aim - state[:2]).tolist()
-    seen, shift = canonical(state, np.arctan2(y, x))
-    action = original(policy(seen, rng), shift)
-    return np.clip(action + ACTION_NOISE * rng.standard_normal(len(action)), -1.0, 1.0).astype(np.float32)
+class Guide:
+    """Steers the ant from one place to the next, with noise on the places and on the actions, as D4RL's data have.
+
+    Each place but the last is aimed at with an error and given up for the next once it is near.
+    """
+
+    PLACE_NOISE = 0.5  # half-width of the error on both axes, in metres
+    NEAR = 1.0
+    ACTION_NOISE = 0.2  # standard deviation
+
+    def __init__(self, places: Iterable[Array], rng: np.random.Generator) -> None:
+        *passed, last = places
+        errors = rng.uniform(-self.PLACE_NOISE, self.PLACE_NOISE, (len(passed), 2))
+        self._places = deque([*(place + error for place, error in zip(passed, errors, strict=True)), last])
+        self._rng = rng
+
+    def act(self, state: Array, policy: Callable[..., NDArray[Any]]) -> NDArray[np.float32]:
+        """The next action; `policy` walks along +x."""
+        x, y = (self._places[0] - state[:2]).tolist()
+        while len(self._places) > 1 and x * x + y * y < self.NEAR**2:
+            self._places.popleft()
+            x, y = (self._places[0] - state[:2]).tolist()
+        seen, shift = canonical(state, np.arctan2(y, x))
+        action = original(policy(seen, self._rng), shift)
+        noisy = action + self.ACTION_NOISE * self._rng.standard_normal(len(action))
+        return np.clip(noisy, -1.0, 1.0).astype(np.float32)

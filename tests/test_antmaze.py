@@ -270,8 +270,10 @@ def test_the_point_goes_through_the_same_corridor_to_the_same_goal() -> None:
     states = episode.states()
     assert antmaze.possible(states).all()
     assert np.abs(states[0, :2]).max() <= 0.4
-    assert antmaze.success(states[-1:]).all()
-    assert episode.terminals[-1]
+    assert antmaze.success(states[-STAY - 1 :]).all(), "it stays there"
+    assert episode.rewards.argmax() == episode.rows - STAY - 1
+    assert episode.rewards.sum() == 1
+    assert episode.timeouts[-1]
     corners = [np.abs(states[:, :2] - corner).max(axis=1).min() for corner in ((8, 0), (8, 8))]
     assert max(corners) < 1.5
     np.testing.assert_allclose(pointumaze.in_ant_frame(pointumaze.in_point_frame(states)), states, atol=1e-6)

@@ -65,8 +65,10 @@ _shared = cache(PointUMaze)  # of the demonstrations in this process
 
 
 def demonstrate(seed: int, number: int) -> Transitions:
-    """D4RL's waypoint controller goes to the ant's goal (within 0.4 in the ant's frame) and, like the ant's, stays there
-    for a while: otherwise the goal would count no more than any other place on the way."""
+    """D4RL's waypoint controller goes to the ant's goal (within 0.4 in the ant's frame) and stays there for a while.
+
+    The ant's does so too, and otherwise the goal would count no more than any other place on the way.
+    """
     rng = np.random.default_rng([seed, number])
     env = _shared()
     state, _ = env.reset(seed=int(rng.integers(2**31)))

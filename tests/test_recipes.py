@@ -56,7 +56,7 @@ def test_antmaze_recipe_has_the_papers_composition(path: Path, data: str) -> Non
     assert sum(source.count or 0 for source in (walks, *backwards)) == pytest.approx(350_000, rel=0.01)
     assert random.count == pytest.approx(1_000_000, rel=0.01)
     expert = sources.parse(config.expert[0])
-    own = ("traj", 8) if data else ("steps", 285)
+    own = ("traj", 8 if data else 1)
     experts = {"observations": own, "mismatched": ("traj", 0), "examples": ("success", 500)}
     assert (expert.selection, expert.count) == experts[path.parent.name]
     assert (expert.name == "pointmass-umaze") == (config.expert_dims == "0:2") == (path.parent.name == "mismatched")

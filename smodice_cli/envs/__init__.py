@@ -50,7 +50,7 @@ class Environment:
     tasks: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)  # all that can be done there
     demonstrator: Callable[..., Transitions] | None = None  # (seed, number) -> one episode of a controller
     kinds: Mapping[str, Callable[..., Transitions]] = field(default_factory=dict)  # further controllers: sim:NAME-KIND
-    steered: Path | None = None  # the policy that its controllers steer; they take its `act` after seed and number
+    steered: Path | None = None  # the policies that its controllers steer, a pattern; they take each one's `act`
     policies: str = ""  # the environment whose shipped policies act in this one: the same body in another world
     possible: Callable[[np.ndarray], np.ndarray] | None = None  # observations (N, d) -> which of them can occur
     goes_on: bool = False  # recordings go on where the task is solved: terminals mark states, timeouts end an episode

@@ -28,6 +28,7 @@ GOAL = np.array([0.75, 8.75])
 RADIUS = 0.5
 HORIZON = 700
 STRAY = 0.5  # how far, in metres, the ant's middle may lie beyond a free cell: walls give a little
+STAY = 50  # steps for which a walk goes on at its goal
 
 Act = Callable[[NDArray[Any], np.random.Generator], NDArray[Any]]  # of a policy that walks along +x (`heading`)
 
@@ -72,26 +73,29 @@ def _body(start: Cell) -> AntMaze:
     return AntMaze(start=start)
 
 
-def demonstrate(seed: int, number: int, act: Act, *, own_goal: bool = False, backwards: bool = False) -> Transitions:
-    """One walk through the maze by way of its cells, by a policy that is steered, and noise on its actions.
+def demonstrate(seed: int, number: int, *acts: Act, own_goal: bool = False, backwards: bool = False) -> Transitions:
+    """One walk through the maze by way of its cells, by one of several policies that are steered in turn, and noise on
+    its actions.
 
-    Like D4RL's, each walk has a goal of its own near GOAL and goes on there until the time limit, so that the data show
-    how to come back after passing it. Reaching GOAL (or its `own_goal`) pays 1, once. `backwards` the walk leads from
-    the end of the corridor to its beginning, the mirror image of the other.
+    Like D4RL's, each walk has a goal of its own near GOAL, and goes on there for a while, so that the data show how to
+    come back after passing it. Reaching GOAL (or its `own_goal`) pays 1, once. `backwards` the walk leads from the end
+    of the corridor to its beginning, the mirror image of the other.
     """
     rng = np.random.default_rng([seed, number])
     start, end = (END, START) if backwards else (START, END)
     goal = draw_goal(rng)
     aim = goal * (1, -1) + (0, centre(END)[1]) if backwards else goal
     guide = Guide([*map(centre, shortest_path(MAP, start, end)[:-1]), aim], rng)
-    body = _body(start)
+    act, body = acts[number % len(acts)], _body(start)
     state, _ = body.reset(seed=int(rng.integers(2**31)))
-    states, actions = [state], list[NDArray[np.float32]]()
-    for _ in range(HORIZON):
+    states, actions, last = [state], list[NDArray[np.float32]](), HORIZON
+    while len(actions) < last:
         actions.append(guide.act(states[-1], act))
         states.append(body.advance(actions[-1]))
+        if last == HORIZON and reached(states[-1], aim):
+            last = min(len(actions) + STAY, HORIZON)
     solved = reached(np.array(states[1:]), goal if own_goal else GOAL)
-    rewards = np.arange(HORIZON) == (solved.argmax() if solved.any() else HORIZON)
+    rewards = np.arange(last) == (solved.argmax() if solved.any() else last)
     return Transitions.episode(states, actions, rewards, terminated=False)
 
 
@@ -109,7 +113,7 @@ def _declare(name: str, **further: Any) -> Environment:
         plot_dims=(0, 1),
         possible=possible,
         goes_on=True,
-        steered=POLICIES / "ant-heading-medium.safetensors",
+        steered=POLICIES / "ant-heading*.safetensors",  # half-trained, then trained: every other walk is good
         **further,
     )
 

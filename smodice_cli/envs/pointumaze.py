@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smodice_cli.data import Transitions
 from smodice_cli.envs import Environment
-from smodice_cli.envs.antmaze import CELL, GOAL, success
+from smodice_cli.envs.antmaze import CELL, GOAL, STAY, success
 from smodice_cli.envs.pointmaze import U_MAP, PointMaze, WaypointController
 
 START = (3.0, 1.0)  # in the point's frame
@@ -65,19 +65,24 @@ _shared = cache(PointUMaze)  # of the demonstrations in this process
 
 
 def demonstrate(seed: int, number: int) -> Transitions:
-    """D4RL's waypoint controller goes to the ant's goal, where its episode ends (within 0.4 in the ant's frame)."""
+    """D4RL's waypoint controller goes to the ant's goal (within 0.4 in the ant's frame) and stays there for a while.
+
+    The ant's does so too, and otherwise the goal would count no more than any other place on the way.
+    """
     rng = np.random.default_rng([seed, number])
     env = _shared()
     state, _ = env.reset(seed=int(rng.integers(2**31)))
     goal = in_point_frame([*GOAL, 0.0, 0.0])[:2]
     controller = WaypointController(U_MAP, rng, end=goal)
-    states, actions = [state], list[NDArray[np.float32]]()
-    while not controller.solved and len(actions) < HORIZON:
+    states, actions, arrived = [state], list[NDArray[np.float32]](), HORIZON
+    while len(actions) < min(arrived + STAY, HORIZON):
         force = controller.act(in_point_frame(states[-1]), goal.tolist())
         actions.append(np.array([force[1], -force[0]], np.float32))
         states.append(env.step(actions[-1])[0])
-    rewards = np.arange(len(actions)) == len(actions) - 1
-    return Transitions.episode(states, actions, rewards & controller.solved, terminated=controller.solved)
+        if controller.solved:
+            arrived = min(arrived, len(actions))
+    rewards = np.arange(1, len(actions) + 1) == arrived
+    return Transitions.episode(states, actions, rewards & (arrived < HORIZON), terminated=False)
 
 
 POINTMASS_UMAZE = Environment(

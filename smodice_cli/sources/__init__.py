@@ -122,7 +122,7 @@ def _parse_pins(pins: Sequence[str], sources: Sequence[Source]) -> dict[str, str
 
 def _digest(path: Path, source: Source, wanted: Mapping[str, str], fetch: bool) -> str:
     """An artifact's own digest, its bytes verified, or that of a foreign file's bytes, with all that they reach."""
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" and path.is_file():
         try:
             kind = read_header(path).kind
         except InputError:  # a policy from elsewhere

@@ -14,6 +14,7 @@ from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.data import Transitions, concatenate
 from smodice_cli.envs import ENVIRONMENTS
 from smodice_cli.errors import InputError, UsageError, nearest
+from smodice_cli.files import matching
 from smodice_cli.parallel import ordered_map
 from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Source
 
@@ -78,7 +79,7 @@ class Actor:
 
     env: str
     controller: Callable[..., Transitions] | None = None
-    policy: Path | None = None  # the file of the policy that acts, or that the controller steers
+    policy: Path | None = None  # the file of the policy that acts, or a pattern of those that the controller steers
 
 
 def behaviour(name: str) -> Actor:
@@ -150,9 +151,10 @@ def _batch(name: str, seed: int, numbers: range) -> Transitions:
 
 def _episode(name: str, seed: int, number: int) -> Transitions:
     actor = behaviour(name)
-    policy, absorbing, _ = _policy(actor.policy) if actor.policy else (None, False, "")
     if actor.controller:
-        return actor.controller(seed, number, *([policy.act] if policy else []))
+        steered = matching(actor.policy) if actor.policy else []
+        return actor.controller(seed, number, *(_policy(path)[0].act for path in steered))
+    policy, absorbing, _ = _policy(actor.policy) if actor.policy else (None, False, "")
     rng, reset_seed = rollout.seeded(seed, number)
     first, steps = rollout.begin(rollout.environment(actor.env), policy, rng, reset_seed, absorbing=absorbing)
     actions, observations, rewards, terminated, *_ = zip(*steps, strict=True)

@@ -7,10 +7,10 @@ In every part of the episodes the mean of F under the weights is compared with t
 the best trajectories (1): the match.
 
 Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
-every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall over
-an episode, since an expert may be done before the trajectories are, but nobody comes to a later part without an earlier
-one: a part with far less cover than some later one is a gap, and no match. It is V that closes gaps: rewards near the
-start tell nobody apart, and only the flow of Eq. 14 asks for them. Numpy only.
+every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
+over an episode, since an expert may be done before the trajectories are, but nobody comes to a later part without an
+earlier one: a part with far less cover than some later one is a gap, and no match. It is V that closes gaps: rewards
+near the start tell nobody apart, and only the flow of Eq. 14 asks for them. Numpy only.
 """
 
 from __future__ import annotations

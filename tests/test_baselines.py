@@ -505,7 +505,7 @@ def test_the_absorbing_variant_trains_too(algo: str, tmp_path: Path) -> None:
     succeed("train-policy", "--algo", algo, "--data", tmp_path / "dataset.h5", "--steps", "4", *SMALL)
     policy = tmp_path / algo / "policy.safetensors"
     succeed("eval", "--policy", policy, "--episodes", "1", "--threads", "1")
-    with pytest.raises(InputError, match="takes states of 5 dimensions, not 4"):
+    with pytest.raises(InputError, match=r"takes states of 5 dimensions, .* not \(4,\)"):
         NumpyPolicy.load(policy).act(np.zeros(4))
     with pytest.raises(InputError, match="holds the snapshots"):
         NumpyPolicy.load(policy.with_name("policy.snapshots.safetensors"))

@@ -150,7 +150,8 @@ def test_an_order_is_given_up_only_when_kills_keep_it_at_the_same_place(tmp_path
     path = tmp_path / "x.jsonl"
 
     def killed(*progress: tuple[str, int, int]) -> int:
-        events = [{"kind": "progress", "label": label, "start": first, "done": done} for label, first, done in progress]
+        fixed = {"kind": "progress", "total": 100, "figures": {}}
+        events = [fixed | {"label": label, "start": first, "done": done} for label, first, done in progress]
         with open(path, "a") as file:
             file.writelines(json.dumps(event) + "\n" for event in [{"kind": "start"}, *events])
         report = Report(path)

@@ -194,9 +194,9 @@ def test_what_inspect_shows_fits_80_columns(recorded: tuple[Path, str], monkeypa
         ([0.0] * 3, "states of 4 dimensions"),
         (0.0, "states of 4 dimensions"),
         (np.zeros((2, 2, 4)), "states of 4 dimensions"),
-        ("left", "a state is 4 numbers"),
-        ({"joints": 1}, "a state is 4 numbers"),
-        ([[0.0] * 4, [0.0]], "a state is 4 numbers"),
+        ("left", "takes states of 4 numbers"),
+        ({"joints": 1}, "takes states of 4 numbers"),
+        ([[0.0] * 4, [0.0]], "takes states of 4 numbers"),
     ],
 )
 def test_a_policy_refuses_what_is_no_state(state: Any, words: str, tmp_path: Path) -> None:

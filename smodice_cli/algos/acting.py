@@ -86,7 +86,9 @@ class NumpyPolicy:
         try:
             x = np.asarray(obs, np.float32)
         except (TypeError, ValueError) as error:
-            raise InputError(f"a state is {self.obs_dim} numbers, not {type(obs).__name__} of other things") from error
+            raise InputError(
+                f"the policy takes states of {self.obs_dim} numbers, not {type(obs).__name__} of other things"
+            ) from error
         if x.ndim not in (1, 2) or x.shape[-1] != self.obs_dim:
             took = f"({self.obs_dim},), or (N, {self.obs_dim}) for many"
             raise InputError(f"the policy takes states of {self.obs_dim} dimensions, {took}, not {x.shape}")

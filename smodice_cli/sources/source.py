@@ -69,7 +69,7 @@ def choice_of(config: Any, env: envs.Environment | None = None, *, expert: bool 
         columns=other or words(config.state_columns),
         actions=words(config.action_columns),
         episode=config.episode_column,
-        must_number=not expert,  # one demonstration has nothing to number
+        must_number=not (expert and config.episode_column),  # one demonstration has nothing to number
         keys=parse_keys(config.keys),
     )
 

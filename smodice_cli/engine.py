@@ -365,7 +365,8 @@ def _difference(context: Context, old: Header) -> str:
     for name in sorted({*new_config, *old.config}):
         before, now = (config.get(name, "its default") for config in (old.config, new_config))
         if before != now:
-            return f"{name} changed from {before or 'nothing'} to {now or 'nothing'}"
+            was, is_now = ("nothing" if value in ("", []) else value for value in (before, now))
+            return f"{name} changed from {was} to {is_now}"
     for name, digest in context.digests.items():
         if name not in old.inputs or old.inputs[name].digest != digest:
             return f"its {name} changed"

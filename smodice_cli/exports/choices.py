@@ -10,6 +10,7 @@ from typing import Any
 from smodice_cli import artifacts
 from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.exports import Export
+from smodice_cli.files import read_text
 from smodice_cli.lazy import h5py, np
 from smodice_cli.steering import RowWeights
 
@@ -74,9 +75,9 @@ class Episodes(Export):
 def made_from(path: Path) -> str:
     """Whether a list of episodes that was exported is of the weights that are there; '' where it is no such list."""
     try:
-        origin = json.loads(path.read_text())[MADE_FROM] if path.suffix == Episodes.ending else {}
+        origin = json.loads(read_text(path))[MADE_FROM] if path.suffix == Episodes.ending else {}
         weights, digest = path.parent / origin["weights"], origin["digest"]
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, SmodiceError):
         return ""
     try:
         now = artifacts.read_header(weights).digest

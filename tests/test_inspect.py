@@ -171,10 +171,14 @@ def test_a_file_of_the_papers_size_is_inspected_in_the_time_of_sorting_it_a_few_
     w = artifacts.load(path, "weights").arrays["w"]
 
     def processor_seconds(work: Callable[[], Any]) -> float:
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        work()
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        """The least of three: a busy machine makes some of them longer."""
+        found = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            work()
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(found)
 
     outcomes: list[Any] = []
     sorting = processor_seconds(lambda: [np.argsort(w) for _ in range(10)])

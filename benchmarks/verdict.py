@@ -142,7 +142,7 @@ def table(lines: list[dict[str, Any]]) -> None:
     """Every run, the rank correlation between match and return, and what each light stands for."""
     for name in dict.fromkeys(line["data"] for line in lines):
         here = [line for line in lines if line["data"] == name]
-        attainable = max(line["return"] for line in here if line["variant"] in (EXPERT, "default"))
+        attainable = max(line["return"] for line in here if line["variant"] in (EXPERT, "default")) or 1.0
         for line in here:
             line["part"] = max(line["return"], 0.0) / attainable
     for line in sorted(lines, key=lambda line: (line["data"], -line["part"])):

@@ -117,6 +117,16 @@ def test_the_rows_of_a_very_long_episode_keep_their_weights() -> None:
     assert (dual.ratios(problem, np.zeros(rows, np.float32), np.zeros(rows, np.float32)) > 0).all()
 
 
+def test_reward_counts_no_more_above_a_quantile_of_the_experts_own() -> None:
+    """And a ceiling of 1 bounds nothing, not even rows that are more like the expert than it is itself."""
+    expert, rows, ends = (np.array(x, np.float32) for x in ([0, 1, 2, 3, 4], [-5, 0.5, 1, 9], [7]))
+    bounded = dual.bounded(Config(ceiling=0.25), expert, rows, ends)
+    assert [x.tolist() for x in bounded] == [[-5, 0.5, 1, 1], [1]]
+    assert [x.dtype for x in bounded] == [np.float32] * 2
+    free = dual.bounded(Config(ceiling=1.0), expert, rows, ends)
+    assert [x.tolist() for x in free] == [rows.tolist(), ends.tolist()]
+
+
 def test_watched_segments_stand_for_all_held_out_ones() -> None:
     """Each is watched in proportion to its probability, to within one: none that matters can be missed."""
     probability = np.random.default_rng(0).exponential(size=500).astype(np.float32)

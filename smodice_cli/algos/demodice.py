@@ -1,7 +1,7 @@
 """DemoDICE (Kim et al., 2022) and the SMODICE authors' variant of it with the state discriminator (DemoDICE+SD).
 
 The KL dual of single transitions with strength 1 + alpha, alpha = 0.05, and none of what we add to the dual (D6, D7,
-D9, D10, D13). V = 0 after a terminal row is the SMODICE authors' (D33).
+D9, D10, D13, D53). V = 0 after a terminal row is the SMODICE authors' (D33).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from smodice_cli.config import Settings
 DUAL: Settings = {
     "value": {
         "estimator": "dual",
+        "ceiling": 1.0,
         "f": "kl",
         "alpha": 1.05,
         "cap": 0.0,

@@ -42,6 +42,9 @@ class Config(BaseConfig):
     reward: str = setting(
         "discriminator", "R(s): the discriminator's, or 0 everywhere (SMODICE-Zero)", choices=("discriminator", "zero")
     )
+    ceiling: float = setting(
+        0.25, "the quantile of the expert's own R above which R counts no more; 1 is the paper: no bound", gt=0, le=1
+    )
     f: str = setting(
         "kl", "the divergence D_f(d || d^O); auto asks select-f", choices=lambda: (*DIVERGENCES, AUTO), flag=True
     )
@@ -112,6 +115,12 @@ class Problem:
     def gamma(self) -> float:
         """The discount of a whole segment."""
         return self.config.gamma**self.config.n_step
+
+
+def bounded(config: Config, expert_reward: np.ndarray, *rewards: np.ndarray) -> list[np.ndarray]:
+    """Rewards that are no higher than a quantile of the expert's own (D53): more expert-like than that is noise."""
+    highest = np.quantile(expert_reward, config.ceiling).astype(np.float32) if config.ceiling < 1 else np.inf
+    return [np.minimum(reward, highest) for reward in rewards]
 
 
 def set_up(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config: Config) -> Problem:

@@ -55,11 +55,11 @@ def imitate(
 
     judge = discriminator.DiscriminatorLearner(data, disc or discriminator.Config(), _random(seed), device)
     fit(judge)
-    reward = judge.rewards()[0].numpy()  # R(s), Eq. 9
+    reward, of_expert = (rewards.numpy() for rewards in judge.rewards())  # R(s), Eq. 9
 
-    solved = dual.solve(
-        data, reward, end_rewards(judge.net, data), value or dual.Config(), _random(seed), device, fit
-    )  # V, Eq. 14
+    value = value or dual.Config()
+    rewards = dual.bounded(value, of_expert, reward, end_rewards(judge.net, data))
+    solved = dual.solve(data, *rewards, value, _random(seed), device, fit)  # V, Eq. 14
     weights = solved.w / solved.w.mean()  # xi, Eq. 15
 
     cloner = SMODICE().learner(data, policy or Config(), {"w": weights}, _random(seed), device)

@@ -17,5 +17,5 @@ class TAILO(SMODICE):
 
     defaults = {
         "disc": {"prior": 0.2, "safe": 0.8, "steps": 1250},
-        "value": {"estimator": "returns", "gamma": 0.998, "alpha": 1 / 1.25},
+        "value": {"estimator": "returns", "ceiling": 1.0, "gamma": 0.998, "alpha": 1 / 1.25},
     }

@@ -75,12 +75,13 @@ class TrainValue(Stage):
             reward = np.zeros_like(reward)
         elif disc.header.config["inputs"] == "state":
             end_reward = end_rewards(nets.Discriminator.of(disc.arrays).to(device), data)
+        taught, end_reward = dual.bounded(config, disc.arrays["expert_reward"], reward, end_reward)
 
         def train(learner: Learner) -> int:
             return fit(BySource(learner, data) if isinstance(learner, dual.ValueLearner) else learner, context)
 
-        found = dual.solve(data, reward, end_reward, config, generator, device, train)
-        columns = _columns(data, reward, found, config.gamma)
+        found = dual.solve(data, taught, end_reward, config, generator, device, train)
+        columns = _columns(data, reward, taught, found, config.gamma)
         w, t, source = (columns[name] for name in ("w", "t", "source"))
         metrics = weight_health(w, source, data.sources) | found.figures
         alike = on_equal_rows(w, t, as_dict(config))
@@ -118,8 +119,10 @@ def _evenly(rows: np.ndarray) -> np.ndarray:
     return rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=np.int64)]
 
 
-def _columns(data: Dataset, reward: np.ndarray, found: dual.Weights, gamma: float) -> dict[str, np.ndarray]:
-    """The columns of weights.h5, row by row beside the dataset's."""
+def _columns(
+    data: Dataset, reward: np.ndarray, taught: np.ndarray, found: dual.Weights, gamma: float
+) -> dict[str, np.ndarray]:
+    """The columns of weights.h5, row by row beside the dataset's; `taught` is the reward that V was taught."""
     w = found.w
     if not np.isfinite(w).all() or w.sum() <= 0:
         raise DivergedError("train-value: the importance weights are all zero or not finite", "try a larger alpha")
@@ -132,7 +135,7 @@ def _columns(data: Dataset, reward: np.ndarray, found: dual.Weights, gamma: floa
         "v_next": found.v_next,
         "w": w,
         "log_w": log_w,
-        "residual": (reward + gamma * found.v_next - found.v).astype(np.float32),
+        "residual": (taught + gamma * found.v_next - found.v).astype(np.float32),
         "episode": data.episode_of_row(),
         "t": data.time_of_row(),
         "source": data.source_of_row(),

@@ -33,8 +33,8 @@ from smodice_cli.views.diagnostics import LEVELS, findings, verdict, weight_heal
 STEPS, EPISODES, SEED = 4_000, 10, 0
 EXPERT, EQUAL = "the expert's rows", "equal weights"
 DUAL, DISC = dual.Config(), discriminator.Config()
-BEFORE = replace(DUAL, n_step=50, alpha=0.3, timeout="bootstrap")
-PLAIN = replace(DUAL, n_step=1, alpha=1.0)
+BEFORE = replace(DUAL, n_step=50, alpha=0.3, timeout="bootstrap", ceiling=1.0)
+PLAIN = replace(DUAL, n_step=1, alpha=1.0, ceiling=1.0)
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
@@ -75,6 +75,7 @@ VARIANTS: dict[str, tuple[discriminator.Config, dual.Config, Change, Change]] = 
     "both of one step": (replace(DISC, steps=1), replace(DUAL, steps=1), _same, _same),
     "n = 1, alpha = 1": (DISC, PLAIN, _same, _same),
     "n = 50, alpha = 0.3, cuts bootstrap": (DISC, BEFORE, _same, _same),
+    "no ceiling": (DISC, replace(DUAL, ceiling=1.0), _same, _same),
     "alpha = 0.02": (DISC, replace(DUAL, alpha=0.02), _same, _same),
     "alpha = 0.5": (DISC, replace(DUAL, alpha=0.5), _same, _same),
     "alpha = 1": (DISC, replace(DUAL, alpha=1.0), _same, _same),
@@ -113,9 +114,9 @@ def weigh(data: Dataset, variant: str) -> tuple[np.ndarray, dict[str, Any], dual
     data = replace(data, arrays=data.arrays | {"expert/observations": expert(data["expert/observations"], rng)})
     judge = discriminator.DiscriminatorLearner(data, of_disc, random(SEED), device)
     fit(judge)
-    r, ends = judge.rewards()[0].numpy(), end_rewards(judge.net, data)
+    (r, of_expert), ends = (x.numpy() for x in judge.rewards()), end_rewards(judge.net, data)
     joint = reward(np.concatenate([r, ends]), rng)
-    r, ends = joint[: len(r)], joint[len(r) :]
+    r, ends = dual.bounded(of_value, of_expert, joint[: len(r)], joint[len(r) :])
     found = dual.solve(data, r, ends, of_value, random(SEED), device, fit)
     w = found.w / found.w.mean()
     health = weight_health(w, data.source_of_row(), data.sources) | found.figures | judge.check()[0]

@@ -74,6 +74,7 @@ def test_a_gap_in_the_weights_is_told_though_the_weight_is_the_experts() -> None
     found = findings(health)[0]
     assert "there is a gap from step 0 on: those steps have 0 % of the weight that later steps have" in found.text
     assert "value.steps=10000" in found.remedy
+    assert "value.estimator=dual" in findings(health, {"estimator": "returns"})[0].remedy, "which has no V to train"
     between = of_experts(data, 1.0) * np.where(abs(data.time_of_row() - 62) < 38, 1e-3, 1.0)
     assert level(data, between) == "yellow"
     late = of_experts(data, 1.0) * np.where(data.time_of_row() >= 100, 1e-3, 1.0)

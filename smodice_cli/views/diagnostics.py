@@ -216,6 +216,8 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
         share = f"{100 * gap['cover']:.0f} % of the weight that later steps have"
         text = f"there is a gap from step {gap['from']} on: those steps have {share}"
         sharper = f"train V longer (--set value.steps={longer}): it is V that closes gaps"
+        if made.get("estimator") == "returns":
+            sharper = "a V closes gaps, and these weights have none (--set value.estimator=dual)"
     elif auc < LEAST_AUC:
         text += f"; the discriminator hardly knows the expert (AUC {auc:.2f})"
         sharper = "train the discriminator longer (--set disc.steps=4000)"

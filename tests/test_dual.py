@@ -123,6 +123,8 @@ def test_reward_counts_no_more_above_a_quantile_of_the_experts_own() -> None:
     bounded = dual.bounded(Config(ceiling=0.25), expert, rows, ends)
     assert [x.tolist() for x in bounded] == [[-5, 0.5, 1, 1], [1]]
     assert [x.dtype for x in bounded] == [np.float32] * 2
+    common = dual.bounded(Config(ceiling=0.25), expert - 3, rows)  # half of the expert is like the data
+    assert common[0].tolist() == [-5, 0, 0, 0]
     free = dual.bounded(Config(ceiling=1.0), expert, rows, ends)
     assert [x.tolist() for x in free] == [rows.tolist(), ends.tolist()]
 

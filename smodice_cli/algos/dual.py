@@ -118,8 +118,11 @@ class Problem:
 
 
 def bounded(config: Config, expert_reward: np.ndarray, *rewards: np.ndarray) -> list[np.ndarray]:
-    """Rewards that are no higher than a quantile of the expert's own (D53): more expert-like than that is noise."""
-    highest = np.quantile(expert_reward, config.ceiling).astype(np.float32) if config.ceiling < 1 else np.inf
+    """Rewards that are no higher than a quantile of the expert's own (D53): more expert-like than that is noise.
+
+    A ceiling below 0, where the data are as the expert is, would hide the expert that begins like everybody else.
+    """
+    highest = np.float32(max(np.quantile(expert_reward, config.ceiling), 0) if config.ceiling < 1 else np.inf)
     return [np.minimum(reward, highest) for reward in rewards]
 
 

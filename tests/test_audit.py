@@ -79,6 +79,8 @@ def test_a_gap_in_the_weights_is_told_though_the_weight_is_the_experts() -> None
     assert level(data, between) == "yellow"
     late = of_experts(data, 1.0) * np.where(data.time_of_row() >= 100, 1e-3, 1.0)
     assert level(data, late) == "green"  # an expert may be done before its trajectories are
+    done = np.where(data.time_of_row() >= 100, 1e-6, of_experts(data, 1.0))
+    assert level(data, done) == "green"  # whoever goes on after that has no weight to speak of
 
 
 def test_the_discriminator_is_named_where_it_is_at_fault() -> None:

@@ -30,7 +30,7 @@ FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
 PARTS = (0, 25, 100, 200, 400)  # steps of an episode at which its parts begin
 LEAST_COVER = 0.25  # of a part, in parts of the most of any later one, below which it counts for less
-LEAST_SHARE = 0.002  # of the rows, below which a part is too small to speak of
+LEAST_SHARE = 0.002  # of the rows, or of the weight from there on, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
 RANGE_MARGIN = 0.1  # of the data's range, by which the expert may exceed it
@@ -94,6 +94,8 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         inside = (t >= begin) & (t < end)
         if inside.mean() < LEAST_SHARE or not by_episode[episode[inside]].any():
             continue
+        if w[t >= begin].sum() < LEAST_SHARE * w.sum():
+            break  # the weights end before: nobody comes here
         found = future[inside]
         counts = np.bincount(episode[inside], minlength=episodes)
         means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]

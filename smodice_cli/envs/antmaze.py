@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from smodice_cli.data import Transitions
 from smodice_cli.envs import POLICIES, Environment, d4rl_tables
 from smodice_cli.envs.heading import Guide
+from smodice_cli.envs.locomotion import ANT
 from smodice_cli.envs.pointmaze import U_MAP, Cell, shortest_path
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def _declare(name: str, **further: Any) -> Environment:
         HORIZON,
         *d4rl_tables.reference_scores("antmaze-umaze-v2"),
         plot_dims=(0, 1),
+        state_names=("x", "y", *ANT.state_names),
+        action_names=ANT.action_names,
         possible=possible,
         goes_on=True,
         steered=POLICIES / "ant-heading*.safetensors",  # half-trained, then trained: every other walk is good

@@ -87,7 +87,7 @@ class Hopper(_Walker, HopperEnv):
     def _stands(self) -> bool:
         low, high = self._healthy_state_range
         rest = self._qpos.tolist()[2:] + self._qvel.tolist()
-        return super()._stands() and all([low < number < high for number in rest])
+        return super()._stands() and all(low < number < high for number in rest)
 
 
 class HopperNoisy(Hopper):

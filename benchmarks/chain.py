@@ -16,7 +16,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +51,8 @@ class Clock:
     """Own time of each part, on the wall and of the processor."""
 
     def __init__(self) -> None:
-        self.wall: Counter[str] = Counter()
-        self.processor: Counter[str] = Counter()
+        self.wall: defaultdict[str, float] = defaultdict(float)
+        self.processor: defaultdict[str, float] = defaultdict(float)
         self.inside, self.since = [OTHER], (time.perf_counter() - time.process_time(), 0.0)  # when the process began
 
     def switch(self) -> None:
@@ -110,7 +110,7 @@ def main() -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     others = used.ru_utime + used.ru_stime
     print(f"| processes that simulate | | {others:.2f} |")
-    print(f"| **all** | **{clock.wall.total():.1f}** | **{clock.processor.total() + others:.1f}** |")
+    print(f"| **all** | **{sum(clock.wall.values()):.1f}** | **{sum(clock.processor.values()) + others:.1f}** |")
 
 
 if __name__ == "__main__":

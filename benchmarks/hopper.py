@@ -1,16 +1,22 @@
 """Processor time from dataset.h5 to a policy with 95 % of the expert's return: our stages against the official way.
 
-    python benchmarks/hopper.py runs/hopper/dataset.h5 [--steps 60000] [--episodes 5]      # or: make bench-hopper
+    python benchmarks/hopper.py runs/hopper/dataset.h5 [--steps 60000] [--episodes 5] [--times 0]    # make bench-hopper
+    python benchmarks/hopper.py runs/halfcheetah/dataset.h5 --times 10                          # make bench-halfcheetah
 
 Ours is train-disc, train-value and train-policy with default settings; the policy's snapshots are scored, and the
 first good one costs its share of the policy's training. The official way (`official.py`) trains its discriminator and
 then V and policy together at batch 256, and is scored every 5,000 steps. Both run one thread in this process; playing
-episodes costs neither of them anything. `--steps` bounds the official loop and every stage of ours.
+episodes costs neither of them anything. `--steps` bounds the official loop and every stage of ours
+whose number of steps does not follow from the data.
+
+Where the official way may never get there, `--times 10` gives it ten times our processor time instead of `--steps`, and
+tells its scores once ours is done, and in the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +36,7 @@ from smodice_cli.stages import DEFAULT, chain
 
 GOOD = 0.95  # of the expert's return
 EVERY, DISC_UPDATES = 5_000, 4_000  # of the official loop: steps between scores, updates of its discriminator
+AT_A_TIME = 100  # its steps between looks at the clock
 Point = tuple[int, float, NumpyPolicy]  # policy steps, processor seconds since dataset.h5, the policy
 
 
@@ -50,13 +57,14 @@ def ours(data: Path, folder: Path, limit: int) -> Iterator[Point]:
         seconds = timed(lambda: make(stage, start, folder / stage.file, config))  # noqa: B023 (called at once)
         start = folder / stage.file
     stacked = artifacts.load(stage.companion(start, "snapshots"), "snapshots").arrays
-    for index, step in enumerate(stacked[SNAPSHOT_STEPS].tolist()):
+    steps = stacked[SNAPSHOT_STEPS].tolist()
+    for index, step in enumerate(steps):
         snapshot = NumpyPolicy({name: tensors[index] for name, tensors in stacked.items()})
-        yield step, before + seconds * step / config.steps, snapshot  # type: ignore[attr-defined]
+        yield step, before + seconds * step / steps[-1], snapshot
 
 
-def official(data: Path, limit: int) -> Iterator[Point]:
-    """The policy of the joint loop every so many steps."""
+def official(data: Path, limit: int, marks: list[float]) -> Iterator[Point]:
+    """The policy of the joint loop every so many steps; with marks, when it has had each so many seconds."""
     began = time.process_time()
     loop = Official(Dataset.of(artifacts.load(data, "dataset")))
     seconds = time.process_time() - began
@@ -66,7 +74,13 @@ def official(data: Path, limit: int) -> Iterator[Point]:
             step()
 
     seconds += timed(lambda: some(loop.discriminate, min(limit, DISC_UPDATES)))
-    for start in range(0, limit, EVERY):
+    done = 0
+    for mark in marks:
+        while seconds < mark:
+            seconds += timed(lambda: some(loop.step, AT_A_TIME))
+            done += AT_A_TIME
+        yield done, seconds, NumpyPolicy(loop.tensors())
+    for start in range(0, limit if not marks else 0, EVERY):
         count = min(EVERY, limit - start)
         seconds += timed(lambda count=count: some(loop.step, count))  # type: ignore[misc]
         yield start + count, seconds, NumpyPolicy(loop.tensors())
@@ -78,12 +92,14 @@ def mean_return(policy: NumpyPolicy, env: Any, episodes: int) -> float:
     return float(np.mean([sum(float(step.reward) for step in steps) for steps in played]))
 
 
-def first_good(name: str, points: Iterator[Point], env: Any, episodes: int, expert: float) -> float | None:
+def first_good(
+    name: str, points: Iterator[Point], env: Any, episodes: int, expert: float, good: float = GOOD
+) -> float | None:
     """Print the score of every point up to the first good one, and return that one's time."""
     for step, seconds, policy in points:
         share = mean_return(policy, env, episodes) / expert
         print(f"{name:13} {step:7,} steps {seconds:8.1f} s {100 * share:6.1f} % of the expert", flush=True)
-        if share >= GOOD:
+        if share >= good:
             return seconds
     return None
 
@@ -93,6 +109,9 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=60_000)
     parser.add_argument("--episodes", type=int, default=5)
+    parser.add_argument(
+        "--times", type=float, default=0.0, help="our processor time, of which the official way gets so many times"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -102,9 +121,13 @@ def main() -> None:
     env, expert = envs.make(artifact.header.config["env"]), float(artifact.header.metrics["expert_return"])
     with tempfile.TemporaryDirectory() as folder:
         own = first_good("ours", ours(options.data, Path(folder), options.steps), env, options.episodes, expert)
-    other = first_good("official way", official(options.data, options.steps), env, options.episodes, expert)
-    for name, seconds in (("ours", own), ("official way", other)):
-        reached = f"{seconds:.0f} s" if seconds else f"not within {options.steps:,} steps"
+    if options.times and own is None:
+        raise SystemExit(f"ours did not reach {100 * GOOD:.0f} % of the expert: there is no time to give a multiple of")
+    marks = [own, own * options.times] if options.times and own else []
+    points = official(options.data, options.steps, marks)
+    other = first_good("official way", points, env, options.episodes, expert, math.inf if marks else GOOD)
+    for name, seconds in (("ours", own), *([] if marks else [("official way", other)])):
+        reached = f"{seconds:.0f} s" if seconds else "not reached"
         print(f"{name:13} {100 * GOOD:.0f} % of the expert: {reached}")
     if own and other:
         print(f"ratio {other / own:.1f}")

@@ -323,13 +323,8 @@ class Dataset:
     def offsets(self) -> np.ndarray:
         return self.arrays["episode_offsets"]
 
-    def offline_inputs(self, inputs: str, rows: slice | np.ndarray) -> np.ndarray:
-        """What a discriminator sees of these rows: the states, or the states beside the actions."""
-        states = self.arrays["observations"][rows]
-        return states if inputs == "state" else np.concatenate([states, self.arrays["actions"][rows]], axis=1)
-
     def expert_inputs(self, inputs: str) -> np.ndarray:
-        """The same of the expert; a trajectory's final state has no action and is no pair."""
+        """What a discriminator sees of the expert, who may have acted; a final state has no action and is no pair."""
         if inputs == "state":
             return self.arrays["expert/observations"]
         return np.concatenate(self.expert_pairs(), axis=1)

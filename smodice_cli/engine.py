@@ -205,6 +205,7 @@ class Context:
     inputs: Mapping[str, Artifact] = field(default_factory=dict)
     links: Mapping[str, Link] = field(default_factory=dict)  # inputs that are no artifacts: a user's data, say
     opened: Any = None  # whatever `prepare` has opened for `work`
+    ahead: Any = None  # what a chain's stages do for each other before their turn; it changes no result
     stack: ExitStack = field(default_factory=ExitStack)  # closes it in the end
 
     @property
@@ -257,7 +258,13 @@ class Context:
 
 
 def make(
-    stage: Stage, start: Path | None, out: Path, config: Any, seed: int = 0, options: Options | None = None
+    stage: Stage,
+    start: Path | None,
+    out: Path,
+    config: Any,
+    seed: int = 0,
+    options: Options | None = None,
+    ahead: Any = None,
 ) -> Result:
     """Make the artifact of a stage unless it is already there; says why. `start` is the artifact it starts from."""
     options = options or Options()
@@ -266,7 +273,7 @@ def make(
         if settled is None:
             return Result(out, None, "would run", "its settings are decided first")
         settled.check()
-        context = stage.prepare(Context(stage, out, settled, seed, options, stack=stack), start)
+        context = stage.prepare(Context(stage, out, settled, seed, options, stack=stack, ahead=ahead), start)
         _check_outputs(context)
         reason = why(context)
         if options.dry_run:

@@ -1,4 +1,4 @@
-"""Processes for simulation: one a core, results in order, a bounded number in flight."""
+"""Processes for simulation: one a core, results in order, a bounded number in flight; or one beside other work."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from smodice_cli import interrupts
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -29,11 +33,7 @@ def ordered_map(
     if workers <= 1:
         yield from map(function, tasks)
         return
-    import multiprocessing
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-    context = multiprocessing.get_context("spawn")  # forking a process that has run torch or a renderer is unsafe
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
+    pool = _pool(workers)
     source = iter(tasks)
     flying: deque[Future[Answer]] = deque()
 
@@ -49,6 +49,47 @@ def ordered_map(
             yield answer
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Beside:
+    """One process that does tasks while this one does something else; it starts with the first of them.
+
+    For work that would be done later anyway: whatever goes wrong here is met again, and told, there.
+    """
+
+    def __init__(self) -> None:
+        self.pool: ProcessPoolExecutor | None = None
+        self.futures: dict[Any, Future[Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def add(self, tasks: Mapping[Any, partial[Any]]) -> None:
+        """Do these too, each known by its key."""
+        from concurrent.futures import BrokenExecutor
+
+        with _interrupts_held(), suppress(BrokenExecutor):
+            self.pool = self.pool or _pool(1)
+            self.futures |= {key: self.pool.submit(task) for key, task in tasks.items()}
+
+    def finish(self) -> dict[Any, Any]:
+        """Stop after the task under way; returns what was done, by key."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        ended = {key: future for key, future in self.futures.items() if future.done() and not future.cancelled()}
+        self.pool, self.futures = None, {}
+        return {key: future.result() for key, future in ended.items() if future.exception() is None}
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")  # forking a process that has run torch or a renderer is unsafe
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from smodice_cli.engine import Options, Result, Stage, check_seed, make
 from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, SmodiceError
 from smodice_cli.orders import Order, report
 from smodice_cli.recipes import config_of
-from smodice_cli.stages import DEFAULT, STAGES, chain
+from smodice_cli.stages import DEFAULT, STAGES, chain, evaluate
 from smodice_cli.stages import select_f as selection
 
 HELD_OUT = 0.1  # share of the trajectories of recordings that no simulator replaces
@@ -99,24 +100,27 @@ def run_chain(
 ) -> list[Result]:
     """Every stage of a chain, or those of some sections, in this process, with `workers` processes to simulate in.
 
-    `missing_input`: a dry run that has no dataset. `results` grows as the stages end. `since`: see `unless_made`.
+    With more than one, what snapshots of the policy are to play is played while it trains. `missing_input`: a dry run
+    that has no dataset. `results` grows as the stages end. `since`: see `unless_made`.
     """
     results = [] if results is None else results
-    for stage in one.stages():
-        if sections is not None and stage.section not in sections:
-            continue
-        out = one.place(stage.kind)
-        if missing_input:
-            results.append(Result(out, None, "would run", "its input is made first"))
-            continue
-        own = replace(unless_made(options, out, since), env=one.configs["dataset"].env)
-        own = replace(own, threads=workers) if stage.simulates else own
-        result = make(stage, one.place(stage.starts_from(one.algo)), out, one.configs[stage.section], one.seed, own)
-        results.append(result)
-        missing_input = result.status == "would run"
-        if tell and not options.dry_run:
-            took = f" in {result.header.seconds:.1f} s" if result.header and result.status == "done" else ""
-            console.note(f"{result.path}: {result.status}{took}")
+    with evaluate.Ahead(one.configs["eval"], one.seed) if workers > 1 else nullcontext() as ahead:
+        for stage in one.stages():
+            if sections is not None and stage.section not in sections:
+                continue
+            out = one.place(stage.kind)
+            if missing_input:
+                results.append(Result(out, None, "would run", "its input is made first"))
+                continue
+            own = replace(unless_made(options, out, since), env=one.configs["dataset"].env)
+            own = replace(own, threads=workers) if stage.simulates else own
+            start, config = one.place(stage.starts_from(one.algo)), one.configs[stage.section]
+            result = make(stage, start, out, config, one.seed, own, ahead)
+            results.append(result)
+            missing_input = result.status == "would run"
+            if tell and not options.dry_run:
+                took = f" in {result.header.seconds:.1f} s" if result.header and result.status == "done" else ""
+                console.note(f"{result.path}: {result.status}{took}")
     return results
 
 

@@ -10,6 +10,8 @@ from smodice_cli import envs
 from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.lazy import np
 
+DRAWN = 32  # uniform actions at a time
+
 
 class Step(NamedTuple):
     """One action and what came of it; observations are float32, which is what data hold and policies read."""
@@ -53,14 +55,20 @@ def begin(
 def _steps(
     env: Any, observation: np.ndarray, policy: NumpyPolicy | None, rng: np.random.Generator | None, absorbing: bool
 ) -> Iterator[Step]:
-    low, high = (limit.astype(np.float64) for limit in (env.action_space.low, env.action_space.high))
-    span, over = high - low, False
+    drawn, over = _uniform_actions(env.action_space, rng), False
     while not over:
         if policy is not None:
             action = policy.act(np.append(observation, 0.0) if absorbing else observation, rng)
         else:
-            assert rng is not None, "uniform actions are drawn"
-            action = (low + span * rng.random(low.shape)).astype(np.float32)  # rng.uniform, without its checks
+            action = next(drawn)
         observation, reward, terminated, truncated, info = env.step(action)
         observation, over = np.array(observation, np.float32), terminated or truncated
         yield Step(action, observation, reward, terminated, over, info)
+
+
+def _uniform_actions(space: Any, rng: np.random.Generator | None) -> Iterator[np.ndarray]:
+    """Actions without end, drawn many at a time."""
+    assert rng is not None, "uniform actions are drawn"
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    while True:
+        yield from (low + (high - low) * rng.random((DRAWN, len(low)))).astype(np.float32)

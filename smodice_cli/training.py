@@ -167,16 +167,17 @@ def fit(learner: Learner, context: Context | None = None) -> int:
     steps, lr, state = learner.config.steps, learner.config.lr, learner.state
     keeper = _Keeper(context, learner) if context else None
     start = done = keeper.restore() if keeper else 0
+    losses: list[Tensor] = []  # that nobody has looked at: a look makes a device wait
     with keeper.watched(steps, start) if keeper else nullcontext((_Stop(), Progress())) as (stop, bar):
         for step in range(start, steps):
             rate = lr * 0.5 * (1 + math.cos(math.pi * step / steps)) if learner.schedule == "cosine" else lr
             for optimiser in state.optimisers.values():
                 optimiser.lr = rate
             info = learner.update(step)
-            if not math.isfinite(float(info["loss"])):
-                raise _diverged(step, context)
+            losses.append(info["loss"])
             done, halt = step + 1, False
             if done % LOG_EVERY == 0 or done == steps:
+                _refuse_divergence(losses, done, context)
                 figures = {name: float(value) for name, value in info.items()}
                 if done % CHECK_EVERY == 0 or done == steps:
                     more, halt = learner.check()
@@ -188,12 +189,20 @@ def fit(learner: Learner, context: Context | None = None) -> int:
                 bar.update(steps)
                 break
             if keeper and (stop.requested or keeper.is_due()):
+                _refuse_divergence(losses, done, context)
                 keeper.save(done)
                 if stop.requested:
                     raise Interrupted(f"{keeper.stage} stopped at step {done:,} of {steps:,}; a checkpoint was written")
     if not state.is_finite():
         raise _diverged(done, context)
     return done
+
+
+def _refuse_divergence(losses: list[Tensor], done: int, context: Context | None) -> None:
+    """Look at the losses of the latest steps, of which `done` were done in all, and forget them."""
+    if losses and not (finite := torch.stack(losses).isfinite()).all():
+        raise _diverged(done - len(losses) + int(finite.int().argmin()), context)
+    losses.clear()
 
 
 def _diverged(step: int, context: Context | None) -> DivergedError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import ENV, EXPERT, OFFLINE, SMALL, Start, digest, listing, refuse, smodice, succeed
 from recordings import write_file
 
@@ -417,6 +419,23 @@ def test_the_last_good_checkpoint_survives_divergence(run: Path, monkeypatch: py
     assert not (run / "new.safetensors").exists()
     monkeypatch.undo()
     assert "resuming from step 30" in succeed(*command).stderr
+
+
+def test_the_step_that_went_wrong_is_told_though_nobody_looked_at_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from smodice_cli.algos.discriminator import DiscriminatorLearner as Learner
+
+    def update(self: Learner, step: int) -> dict[str, torch.Tensor]:
+        return {"loss": torch.tensor(math.nan if step in (130, 140) else 0.0)}
+
+    monkeypatch.setattr(Learner, "update", update)
+    before = listing(run)
+    command = ("train-disc", "--data", run / "dataset.h5", "--out", run / "new.safetensors", "--steps", "300", *SMALL)
+    outcome = smodice(*command)
+    assert outcome.code == 6, outcome.stderr
+    assert "became non-finite at step 130; nothing was written" in outcome.stderr
+    assert set(listing(run)) - set(before) <= {"new.log.jsonl"}
 
 
 def test_a_last_step_that_spoils_the_network_is_noticed(run: Path) -> None:

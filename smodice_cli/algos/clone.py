@@ -9,7 +9,7 @@ from typing import Any
 
 from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, nets
 from smodice_cli.algos.losses import average, policy_entropy, policy_mse, policy_nll
-from smodice_cli.algos.sampling import row_sampler
+from smodice_cli.algos.sampling import moved, resident, row_sampler
 from smodice_cli.artifacts import Arrays
 from smodice_cli.config import setting
 from smodice_cli.data import Dataset
@@ -112,9 +112,10 @@ class CloneLearner(PolicyLearner):
             config = replace(config, steps=steps_for(weights))
             self.notes = (f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows",)
         self.config = config
-        self.states, self.actions = torch.from_numpy(states), torch.from_numpy(actions)
         self.sample = row_sampler(counts if uniform else weights, generator)
-        self.row_weights = torch.from_numpy(weights / weights[counts > 0].mean() if uniform else counts).float()
+        row_weights = torch.from_numpy(weights / weights[counts > 0].mean() if uniform else counts).float()
+        columns = (torch.from_numpy(states), torch.from_numpy(actions), row_weights)
+        self.states, self.actions, self.row_weights = resident(device, *columns)
         self.record = torch.tensor([np.inf, 0.0], dtype=torch.float64)  # lowest held-out loss, checks since
         self.state = State(
             {"policy": policy, "averaged": averaged},
@@ -124,12 +125,12 @@ class CloneLearner(PolicyLearner):
         )
 
     def update(self, step: int) -> dict[str, Tensor]:
-        config, rows = self.config, self.sample(self.config.batch)
-        w = self.row_weights.index_select(0, rows).to(self.device)
+        config, rows = self.config, moved(self.sample(self.config.batch), self.states.device)
+        w = moved(self.row_weights.index_select(0, rows), self.device)
         loss, mean, log_std = self._loss(self.policy, rows, w)
         info = {"loss": loss.detach()}
         if config.entropy and log_std is not None:
-            noise = torch.randn(mean.shape, generator=self.generator).to(self.device)
+            noise = moved(torch.randn(mean.shape, generator=self.generator), self.device)
             entropy = policy_entropy(mean, log_std, noise)
             surplus = entropy.detach() + mean.shape[1]  # target entropy -|A|
             temperature = self.log_temperature
@@ -143,7 +144,7 @@ class CloneLearner(PolicyLearner):
         return info
 
     def _loss(self, policy: nets.TanhGaussianPolicy, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        states, taken = (column.index_select(0, rows).to(self.device) for column in (self.states, self.actions))
+        states, taken = (moved(column.index_select(0, rows), self.device) for column in (self.states, self.actions))
         if self.config.loss == "mse":
             mean = policy.centre(states)
             return policy_mse(mean, policy.unit(taken), w), mean, None
@@ -155,7 +156,8 @@ class CloneLearner(PolicyLearner):
         if self.watched is None:
             return {}, False
         with torch.no_grad():
-            loss = float(self._loss(self.kept, self.watched, torch.ones(len(self.watched), device=self.device))[0])
+            rows = moved(self.watched, self.states.device)
+            loss = float(self._loss(self.kept, rows, torch.ones(len(rows), device=self.device))[0])
         record = self.record
         record[1] += 1
         if loss < record[0]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from smodice_cli.algos import ALGORITHMS, nets
 from smodice_cli.algos.losses import discriminator_loss, gradient_penalty, wasserstein_loss
+from smodice_cli.algos.sampling import moved, resident
 from smodice_cli.artifacts import Artifact
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
@@ -21,6 +22,7 @@ from smodice_cli.training import Adam, Learner, State, descend
 
 BLOCK = 1 << 14  # rows at a time when R is evaluated on the whole data set
 FIRST = 0.2  # of the steps, in which `safe` finds the trajectories that are not the expert's
+COLUMNS = {"state": ("observations",), "state-action": ("observations", "actions")}  # what it looks at
 WATCHED = 8192  # held-out states on which the AUC is measured
 
 
@@ -77,6 +79,7 @@ class DiscriminatorLearner(Learner):
             self.net.body[0].requires_grad_(False)
         self.optimiser = Adam(self.net.parameters(), config.lr)
         self.expert = torch.from_numpy(data.expert_inputs(config.inputs)).to(device)
+        self.columns = resident(device, *(torch.from_numpy(data[name]) for name in COLUMNS[config.inputs]))
         self.expert_rows, self.expert_watched = self._split(len(self.expert))
         self.offline_rows, self.offline_watched = self._split(data.rows)
         self.negatives = torch.ones(len(data.offsets) - 1, dtype=torch.bool)  # trajectories
@@ -93,9 +96,12 @@ class DiscriminatorLearner(Learner):
     def _draw(self, rows: Tensor) -> Tensor:
         return rows[torch.randint(len(rows), (self.config.batch,), generator=self.generator)]
 
-    def _offline(self, rows: slice | np.ndarray) -> Tensor:
-        inputs = self.data.offline_inputs(self.config.inputs, rows)
-        return self.net.select(torch.from_numpy(inputs).to(self.device))
+    def _expert(self, rows: Tensor) -> Tensor:
+        return self.expert[moved(rows, self.device)]
+
+    def _offline(self, rows: slice | Tensor) -> Tensor:
+        own = rows if isinstance(rows, slice) else moved(rows, self.columns[0].device)
+        return self.net.select(torch.cat([moved(column[own], self.device) for column in self.columns], dim=1))
 
     def _begin_again(self) -> None:
         """Choose the safe negatives by what was learned so far, and forget it (D52)."""
@@ -125,8 +131,8 @@ class DiscriminatorLearner(Learner):
     def update(self, step: int) -> dict[str, Tensor]:
         config = self.config
         among, prior = self._offline_rows(step)
-        expert = self.expert[self._draw(self.expert_rows)]
-        offline = self._offline(self._draw(among).numpy())
+        expert = self._expert(self._draw(self.expert_rows))
+        offline = self._offline(self._draw(among))
         on_expert, on_offline = self.net(torch.cat([expert, offline])).split(config.batch)
         if config.loss == "wasserstein":
             loss, info = wasserstein_loss(on_expert, on_offline)
@@ -134,7 +140,7 @@ class DiscriminatorLearner(Learner):
             loss, info = discriminator_loss(on_expert, on_offline, prior)
         info = {"loss": loss, **info}
         if config.gradient_penalty:
-            mix = torch.rand((config.batch, 1), generator=self.generator).to(self.device)
+            mix = moved(torch.rand((config.batch, 1), generator=self.generator), self.device)
             loss = loss + config.gradient_penalty * gradient_penalty(self.net, expert, offline, mix)
         descend(loss, [self.optimiser])
         return {name: value.detach() for name, value in info.items()}
@@ -143,7 +149,7 @@ class DiscriminatorLearner(Learner):
         """The AUC on states that it was not trained on."""
         if not len(self.expert_watched) or not len(self.offline_watched):
             return {}, False
-        states = torch.cat([self.expert[self.expert_watched], self._offline(self.offline_watched.numpy())])
+        states = torch.cat([self._expert(self.expert_watched), self._offline(self.offline_watched)])
         with torch.no_grad():
             logits = self.net(states).cpu().numpy()
         return {"auc": auroc(logits, np.arange(len(logits)) < len(self.expert_watched))}, False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from smodice_cli.algos import ALGORITHMS, nets
 from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.losses import bellman_residual, importance_weights, value_loss
-from smodice_cli.algos.sampling import row_sampler
+from smodice_cli.algos.sampling import moved, resident, row_sampler
 from smodice_cli.algos.segments import Segments, absorb, return_weights, row_weights, segments
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
@@ -164,8 +164,9 @@ class ValueLearner(Learner):
         self.config, self.schedule = config, config.schedule
         training = ~held_out(len(dataset.offsets) - 1, config.holdout, generator)
         starts = dataset.initial_observations()
-        self.states, self.next_states = (torch.from_numpy(dataset[n]) for n in ("observations", "next_observations"))
-        self.reward, self.last, self.discount = map(torch.from_numpy, (found.reward, found.last, found.discount))
+        columns = (dataset["observations"], dataset["next_observations"], found.reward, found.last, found.discount)
+        kept = resident(device, *map(torch.from_numpy, columns))
+        self.states, self.next_states, self.reward, self.last, self.discount = kept
         self.initial = torch.from_numpy(starts[training]).to(device)
         episode_of_end = np.searchsorted(dataset.offsets, found.last[dataset.rows :], side="right") - 1
         trains = np.append(np.repeat(training, np.diff(dataset.offsets)), training[episode_of_end])
@@ -194,14 +195,15 @@ class ValueLearner(Learner):
 
     def residual(self, rows: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """The residuals of segments, and V of initial states, by one pass through the network."""
+        rows = moved(rows, self.last.device)
         last = self.last.index_select(0, rows)
         after = self.next_states.index_select(0, last)
         before = self.states.index_select(0, rows.clamp(max=len(self.states) - 1))
         before = torch.where((rows >= len(self.states))[:, None], after, before)  # absorbing ends start where they end
-        v, v_next, v0 = self.value(torch.cat([before.to(self.device), after.to(self.device), starts])).split(
-            [len(rows), len(rows), len(starts)]
-        )
-        reward, discount = (column.index_select(0, rows).to(self.device) for column in (self.reward, self.discount))
+        reward, discount = (column.index_select(0, rows) for column in (self.reward, self.discount))
+        before, after, reward, discount = (moved(part, self.device) for part in (before, after, reward, discount))
+        sizes = [len(rows), len(rows), len(starts)]
+        v, v_next, v0 = self.value(torch.cat([before, after, starts])).split(sizes)
         return bellman_residual(reward, v, v_next, discount), v0
 
     def loss(self, residual: Tensor, v0: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -213,7 +215,7 @@ class ValueLearner(Learner):
         """One gradient step on a batch of segments and initial states."""
         config = self.problem.config
         chosen = torch.randint(len(self.initial), (config.initial_batch,), generator=self.generator)
-        starts = self.initial.index_select(0, chosen.to(self.device))
+        starts = self.initial.index_select(0, moved(chosen, self.device))
         loss, info = self.loss(*self.residual(self.sample(config.batch), starts))
         descend(loss, [self.optimiser])
         return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}

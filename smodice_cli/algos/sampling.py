@@ -1,11 +1,13 @@
-"""Rows in proportion to a probability, at a cost that does not grow with their number."""
+"""Rows in proportion to a probability, at a cost that does not grow with their number; and where they are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from smodice_cli.errors import InputError
-from smodice_cli.lazy import Generator, Tensor, np, torch
+from smodice_cli.lazy import Device, Generator, Tensor, np, torch
+
+FITS = 0.5  # of a device's free memory, that columns may take
 
 
 def row_sampler(probability: np.ndarray, generator: Generator) -> Callable[[int], Tensor]:
@@ -23,6 +25,19 @@ def row_sampler(probability: np.ndarray, generator: Generator) -> Callable[[int]
         return torch.where(kept, drawn, other.index_select(0, drawn).long())
 
     return sample
+
+
+def resident(device: Device, *columns: Tensor) -> tuple[Tensor, ...]:
+    """Columns that batches are drawn from: on the device where all of them fit, else in memory as they are."""
+    size = sum(column.nbytes for column in columns)
+    if device.type == "cpu" or size > FITS * torch.cuda.mem_get_info(device)[0]:
+        return columns
+    return tuple(column.to(device) for column in columns)
+
+
+def moved(tensor: Tensor, device: Device) -> Tensor:
+    """A tensor on another device, sent there without waiting for what that still has to do."""
+    return tensor.to(device, non_blocking=True)
 
 
 def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -51,11 +51,11 @@ class _Body(MujocoEnv):
         return model, data
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        before = self._place[0]
+        before = self._place.item(0)
         self._ctrl[:] = action
         mujoco.mj_step(self.model, self.data, self.frame_skip)
-        speed = (self._place[0] - before) / (self._timestep * self.frame_skip)
-        cost = self._ctrl_cost_weight * np.add.reduce(np.square(action))
+        speed = (self._place.item(0) - before) / (self._timestep * self.frame_skip)
+        cost = float(self._ctrl_cost_weight * np.add.reduce(action * action))  # in the action's precision
         reward = self._forward_reward_weight * speed + self._healthy_reward - cost
         return self._get_obs(), reward, not self._stands(), False, {"x_velocity": speed}
 
@@ -75,10 +75,10 @@ class _Walker(_Body):
 
     def _stands(self) -> bool:
         (low, high), (left, right) = self._healthy_z_range, self._healthy_angle_range
-        return bool(low < self._qpos[1] < high and left < self._qpos[2] < right)
+        return low < self._qpos.item(1) < high and left < self._qpos.item(2) < right
 
     def _get_obs(self) -> np.ndarray:
-        return np.concatenate((self._qpos[1:], self._qvel.clip(-10, 10)))
+        return np.concatenate((self._qpos[1:], np.minimum(np.maximum(self._qvel, -10), 10)))
 
 
 class Hopper(_Walker, HopperEnv):
@@ -86,8 +86,8 @@ class Hopper(_Walker, HopperEnv):
 
     def _stands(self) -> bool:
         low, high = self._healthy_state_range
-        rest = np.concatenate((self._qpos[2:], self._qvel))
-        return super()._stands() and bool(low < rest.min() and rest.max() < high)
+        rest = self._qpos.tolist()[2:] + self._qvel.tolist()
+        return super()._stands() and all(low < number < high for number in rest)
 
 
 class HopperNoisy(Hopper):

@@ -5,28 +5,32 @@ Without a simulator, the error of its actions on recordings (`offline_score`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from smodice_cli import artifacts, envs, rollout
-from smodice_cli.algos.acting import SNAPSHOT_STEPS, NumpyPolicy
-from smodice_cli.artifacts import Artifact, Header
+from smodice_cli.algos.acting import POLICY_TENSORS, SNAPSHOT_STEPS, NumpyPolicy
+from smodice_cli.artifacts import Arrays, Artifact, Header
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
 from smodice_cli.console import console
 from smodice_cli.engine import Context, Options, Output, Stage, beside
 from smodice_cli.envs import Environment
-from smodice_cli.errors import ConfigError, InputError
+from smodice_cli.errors import ConfigError, InputError, SmodiceError
 from smodice_cli.lazy import np
-from smodice_cli.parallel import ordered_map
+from smodice_cli.parallel import Beside, ordered_map
 from smodice_cli.stages import offline_score
 
 BOOTSTRAP = 2000  # resamples for the interval of the mean
 COMPLETED = "completed"  # where an environment of several tasks tells whether each has been done
+
+
+Rules = tuple[str, bool, bool, int]  # of an episode: environment, absorbing state, stochastic actions, seed
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,23 @@ class Evaluate(Stage):
         if snapshots := context.inputs.get("snapshots"):
             steps = snapshots.arrays[SNAPSHOT_STEPS].tolist()
             actors += [(snapshots, index, config.curve_episodes) for index in range(len(steps))]
-        tasks = [(who.path, who.header.digest, index, number) for who, index, size in actors for number in range(size)]
-        play = partial(_episode, env.name, policy.header.metrics["absorbing"], config.stochastic, context.seed)
-        found: list[dict[str, Any]] = []
-        with console.progress(self.name, len(tasks)) as bar:
-            for episode in ordered_map(play, tasks, min(context.options.threads, len(tasks))):
-                found.append(episode)
-                bar.update(len(found), mean_return=float(np.mean([e["return"] for e in found[: config.episodes]])))
-        rest = iter(found)
-        episodes, *parts = [list(islice(rest, size)) for _, _, size in actors]
+        rules = (env.name, bool(policy.header.metrics["absorbing"]), config.stochastic, context.seed)
+        asked = [_keys(rules, _one(who.arrays, index), size) for who, index, size in actors]
+        tasks = {  # the last snapshot is the policy itself, and its episodes are played once
+            key: (who.path, who.header.digest, index, number)
+            for (who, index, _), keys in zip(actors, asked, strict=True)
+            for number, key in enumerate(keys)
+        }
+        before = context.ahead.finish() if context.ahead else {}
+        found = {key: before[key] for key in tasks if key in before}
+        left = {key: task for key, task in tasks.items() if key not in found}
+        with console.progress(self.name, len(tasks), len(found)) as bar:
+            episodes_left = ordered_map(partial(_stored, rules), left.values(), min(context.options.threads, len(left)))
+            for key, episode in zip(left, episodes_left, strict=True):
+                found[key] = episode
+                returns = [found[own]["return"] for own in asked[0] if own in found]
+                bar.update(len(found), mean_return=float(np.mean(returns)))
+        episodes, *parts = [[found[key] for key in keys] for keys in asked]
         payload = summary(episodes, env, policy.header.metrics.get("expert_return"))
         payload["curve"] = [{"step": step} | _point(part, env) for step, part in zip(steps, parts, strict=True)]
         return [Output(payload, payload["score"])]
@@ -129,14 +141,12 @@ def scored_in(own: str, config: Config) -> Environment:
     return env
 
 
-def _episode(
-    name: str, absorbing: bool, stochastic: bool, seed: int, task: tuple[Path, str, int | None, int]
-) -> dict[str, Any]:
-    """One episode of a policy (see `_policy`; last its number), for a process of its own."""
-    *which, number = task
+def _episode(rules: Rules, policy: NumpyPolicy, number: int) -> dict[str, Any]:
+    """One episode of a policy, for a process of its own."""
+    name, absorbing, stochastic, seed = rules
     rng, reset_seed = rollout.seeded(seed, number)
     sampling = rng if stochastic else None
-    _, steps = rollout.begin(rollout.environment(name), _policy(*which), sampling, reset_seed, absorbing=absorbing)
+    _, steps = rollout.begin(rollout.environment(name), policy, sampling, reset_seed, absorbing=absorbing)
     total, length = 0.0, 0
     completed: dict[str, int] = {}  # tasks, and in which step
     for step in steps:
@@ -155,14 +165,47 @@ def _episode(
     return outcome | ({"success": bool(step.info["success"])} if "success" in step.info else {})
 
 
+def _stored(rules: Rules, task: tuple[Path, str, int | None, int]) -> dict[str, Any]:
+    """One episode of a policy in a file (see `_policy`; last its number)."""
+    *which, number = task
+    return _episode(rules, _policy(*which), number)
+
+
 @lru_cache(1)
 def _policy(path: Path, digest: str, index: int | None) -> NumpyPolicy:
     """The policy (of snapshots, the one at `index`) with this digest, and no other that has taken its place since."""
     found = artifacts.read_any(path)
     if found.header.digest != digest:
         raise InputError(f"{path} was replaced while it was being evaluated", "run smodice eval again")
-    tensors = found.arrays
-    return NumpyPolicy(tensors if index is None else {name: tensor[index] for name, tensor in tensors.items()})
+    return NumpyPolicy(_one(found.arrays, index))
+
+
+def _one(arrays: Arrays, index: int | None) -> Arrays:
+    """The tensors of a policy, of snapshots those of the one at `index`."""
+    return arrays if index is None else {name: tensors[index] for name, tensors in arrays.items()}
+
+
+def _keys(rules: Rules, tensors: Arrays, episodes: int) -> list[str]:
+    """What each of a policy's first episodes is known by: the hash of all that determines it."""
+    sha = hashlib.sha256(repr(rules).encode())
+    for name in POLICY_TENSORS:
+        sha.update(np.ascontiguousarray(tensors[name]).data)
+    return [f"{sha.hexdigest()} {number}" for number in range(episodes)]
+
+
+class Ahead(Beside):
+    """Plays the curve's episodes of each snapshot in another process while the policy still trains."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        super().__init__()
+        self.config, self.seed = config, seed
+
+    def take(self, env: str, absorbing: bool, tensors: Arrays) -> None:
+        """A snapshot of a policy for this environment."""
+        with suppress(SmodiceError):  # eval will say what is wrong
+            rules = (scored_in(env, self.config).name, absorbing, self.config.stochastic, self.seed)
+            policy, keys = NumpyPolicy(tensors), _keys(rules, tensors, self.config.curve_episodes)
+            self.add({key: partial(_episode, rules, policy, number) for number, key in enumerate(keys)})
 
 
 def summary(episodes: list[dict[str, Any]], env: Environment, expert_return: float | None) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smodice_cli import artifacts
 from smodice_cli.algos import ALGORITHMS, PolicyConfig, PolicyLearner, discriminator
 from smodice_cli.algos.acting import SNAPSHOT_STEPS
-from smodice_cli.artifacts import Artifact
+from smodice_cli.artifacts import Arrays, Artifact
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.data import Dataset
 from smodice_cli.engine import Context, Output, Stage, with_dataset
@@ -75,7 +76,8 @@ class TrainPolicy(Stage):
         (*upstream, _) = context.inputs.values()
         arrays = upstream[0].arrays if upstream else {}
         learner = ALGORITHMS[config.algo].learner(data, config, arrays, generator, device)
-        snapshots = Snapshots(learner)
+        tell = partial(context.ahead.take, data.env, data.absorbing) if context.ahead else None
+        snapshots = Snapshots(learner, tell)
         done = fit(snapshots, context)
         metrics = {"steps": done, "env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
         if learner.held_out:  # which of the trajectories it never saw
@@ -85,9 +87,13 @@ class TrainPolicy(Stage):
 
 
 class Snapshots(PolicyLearner):
-    """A learner that also keeps its policy at evenly spaced steps, so that eval can show the return over training."""
+    """A learner that also keeps its policy at evenly spaced steps, so that eval can show the return over training.
 
-    def __init__(self, inner: PolicyLearner) -> None:
+    `tell` hears of each of them at once.
+    """
+
+    def __init__(self, inner: PolicyLearner, tell: Callable[[Arrays], None] | None = None) -> None:
+        self.tell = tell
         self.inner, self.config, self.kept = inner, inner.config, inner.kept
         self.schedule, self.shown, self.notes = inner.schedule, inner.shown, inner.notes
         count, steps = self.config.snapshots, self.config.steps
@@ -105,6 +111,8 @@ class Snapshots(PolicyLearner):
         for index in torch.nonzero(self.steps == step + 1).flatten().tolist():
             for name, tensor in self.kept.state_dict().items():
                 self.stacked[name][index] = tensor.cpu()
+            if self.tell:
+                self.tell({name: tensors[index].numpy() for name, tensors in self.stacked.items()})
         return info
 
     def check(self) -> tuple[dict[str, float], bool]:

@@ -65,6 +65,18 @@ def test_good_weights_are_green_and_weights_that_miss_the_expert_are_not() -> No
     assert level(data, late_only) == "red"  # the expert holds 98 % of the weight, but not at the start
 
 
+def test_where_only_the_expert_comes_any_weights_on_it_are_good() -> None:
+    """As with an expert among random episodes that end early: in later steps there is nobody else to choose."""
+    whole = recorded()
+    kept = (whole.episode_of_row() < EXPERTS) | (whole.time_of_row() < 30)
+    arrays = whole.arrays | {name: whole[name][kept] for name in ("observations", "next_observations")}
+    lengths = np.bincount(whole.episode_of_row()[kept])
+    data = Dataset(arrays | {"episode_offsets": np.append(0, np.cumsum(lengths))}, "data", [0, 1], False, ["all"])
+    assert audit(data, of_experts(data, 1.0), 0.99)["match"] > 0.95
+    assert level(data, of_experts(data, 1.0)) == "green"
+    assert level(data, np.ones(data.rows)) == "red"
+
+
 def test_a_gap_in_the_weights_is_told_though_the_weight_is_the_experts() -> None:
     """As a V that was hardly trained leaves it: the policy falls before it comes to what it has learned."""
     data = recorded()

@@ -4,7 +4,7 @@ It asks neither the discriminator nor V. A judge of its own, a ridge regression 
 expert's states from the data's: c(s) = d^E/(d^E + d^O). What follows a row counts as much as the row itself, because
 early in an episode all policies look alike: F_t = (1-gamma) sum_k gamma^k c(s_{t+k}), the last state lasting for ever.
 In every part of the episodes the mean of F under the weights is compared with that over all rows (0) and with that of
-the best trajectories (1): the match.
+the best trajectories, or the expert's own where that is less (1): the match.
 
 Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
 every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
@@ -100,7 +100,7 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         counts = np.bincount(episode[inside], minlength=episodes)
         means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]
         place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
+        best = min(float(np.partition(means, place)[place]), own)  # few of the best are better than the expert itself
         plain = float(found.mean())
         weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
         match = (weighted - plain) / (best - plain) if choosable and best > plain else 1.0

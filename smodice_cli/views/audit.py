@@ -4,7 +4,8 @@ It asks neither the discriminator nor V. A judge of its own, a ridge regression 
 expert's states from the data's: c(s) = d^E/(d^E + d^O). What follows a row counts as much as the row itself, because
 early in an episode all policies look alike: F_t = (1-gamma) sum_k gamma^k c(s_{t+k}), the last state lasting for ever.
 In every part of the episodes the mean of F under the weights is compared with that over all rows (0) and with that of
-the best trajectories, or the expert's own where that is less (1): the match.
+the best trajectories (1): the match. Where the two hardly differ, as in steps that only the expert comes to, any
+weights will do.
 
 Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
 every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
@@ -33,6 +34,7 @@ LEAST_COVER = 0.25  # of a part, in parts of the most of any later one, below wh
 LEAST_SHARE = 0.002  # of the rows, or of the weight from there on, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
+LEAST_CHOICE = 1 / 3  # of that, by which the best trajectories must exceed the data in a part where one can choose
 RANGE_MARGIN = 0.1  # of the data's range, by which the expert may exceed it
 
 
@@ -85,7 +87,8 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     expert, judge = dataset["expert/observations"], Judge(dataset)
     c, own = judge.of_rows(dataset["observations"], expert), float(judge.of_expert(expert).mean())
     ends = judge.of_rows(dataset["next_observations"][dataset.offsets[1:] - 1], expert)
-    choosable = own - c.mean() > LEAST_GAIN  # else all data are like the expert, and any weights will do
+    gain = own - c.mean()
+    least = LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf  # else all data are like the expert
     future = (1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)
     episode, t, episodes = dataset.episode_of_row(), dataset.time_of_row(), len(dataset.offsets) - 1
     lengths, by_episode = np.diff(dataset.offsets), np.bincount(episode, w, minlength=episodes)
@@ -100,10 +103,10 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         counts = np.bincount(episode[inside], minlength=episodes)
         means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]
         place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-        best = min(float(np.partition(means, place)[place]), own)  # few of the best are better than the expert itself
+        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
         plain = float(found.mean())
         weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
-        match = (weighted - plain) / (best - plain) if choosable and best > plain else 1.0
+        match = (weighted - plain) / (best - plain) if best - plain > least else 1.0  # any weights will do
         match = min(max(match, 0.0), 1.0)
         cover = float(w[inside].sum() / (by_episode * counts / lengths).sum())
         parts.append(

@@ -92,6 +92,7 @@ def _locate(text: str, what: str, known: Mapping[str, Path], more: str = "") -> 
     if text in known:
         return known[text]
     path = Path(text)
+    files.check_regular(path)
     if not path.is_file():
         raise InputError(f"{what} {text} does not exist", nearest(path.stem, list(known)) + more)
     return path

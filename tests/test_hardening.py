@@ -156,6 +156,14 @@ def test_streams_that_are_full_or_closed(shell: str, code: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_we_start_has_streams_too(run: Path) -> None:
+    """MuJoCo's import asks a process of its own where a library is."""
+    scored = f"eval --policy {run}/policy.safetensors --episodes 1 --set curve_episodes=0 --threads 1"
+    command = f"{' '.join(SMODICE)} {scored} --out {run}/new.json <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True).returncode == 0
+    assert digest(run / "new.json")
+
+
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert visible("a\x1b[31m\u202eb") == "a\\x1b[31m\\u202eb"
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
@@ -299,6 +307,7 @@ def test_pipes_are_not_read(run: Path, tmp_path: Path) -> None:
     assert "is no regular file" in states["x.h5"]
     assert "is no regular file" in refuse(3, "eval", "--policy", tmp_path / "policy.safetensors")
     assert "is no regular file" in refuse(3, *build(run, tmp_path / "log.hdf5"))
+    assert "is no regular file" in refuse(3, "run", tmp_path / "log.hdf5", "--out", run / "new")
     assert "is no regular file" in refuse(3, "tabular", tmp_path / "log.hdf5", "--out", run / "t.h5")
 
 
@@ -385,6 +394,18 @@ def test_hdf5_with_strange_members(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "c.hdf5", "w") as file:
         file.create_group(b"\xff\xfe")
     refuse(3, *build(tmp_path, tmp_path / "c.hdf5"))
+
+
+def test_hdf5_that_holds_itself(tmp_path: Path) -> None:
+    """By links of every kind; and a name that is no text."""
+    with h5py.File(write_file(tmp_path / "x.hdf5"), "r+") as file:
+        file["again"], file["lost"] = file["/"], h5py.SoftLink("/nowhere")
+        file["outside"] = h5py.ExternalLink("x.hdf5", "/")
+        file[b"\xff"] = np.ones(3)
+    holds = succeed("inspect", tmp_path / "x.hdf5", "--json").json["holds"]
+    assert (holds["lost"], holds["observations"], holds[repr(b"\xff")]) == ("no array", "60 x 4 float64", "3 float64")
+    assert len(holds) < 20
+    succeed(*build(tmp_path, tmp_path / "x.hdf5"))
 
 
 def test_json_that_is_nested_deep(tmp_path: Path) -> None:

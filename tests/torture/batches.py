@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from torture.processes import MEMORY, Outcome, finish, patience, problems, start
+from torture.processes import HANG, MEMORY, Outcome, finish, patience, problems, start
 from torture.world import World
 
 DIVERGED = 6  # what was trained before stays
@@ -68,7 +68,7 @@ def _batch(world: World, batch: list[Case]) -> list[str]:
         if time.monotonic() - last[1] > patience():
             os.kill(pid, signal.SIGKILL)
     os.close(watch)
-    finish(pid, said, time.monotonic())
+    finish(pid, said, time.monotonic())  # which has ended
     done = [json.loads(line) for line in log.read_text().splitlines()]
     world.gone(place)
     return done
@@ -81,7 +81,9 @@ def _attempts(place: Path, log: Path, batch: list[Case]) -> None:
             case.prepare(place)
             traps = {path.name for path in place.iterdir()}
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            began = time.process_time()
             outcome = case.do(case.words)
+            outcome.hung = time.process_time() - began > HANG
             grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
             wrong = problems(outcome)
             if grown > MEMORY:

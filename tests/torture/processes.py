@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ENV = "pointmass-4direction"
-HANG = 20.0  # seconds until a try counts as hanging, on a machine that does nothing else
+HANG = 20.0  # seconds of the processor, or of the clock on a machine that does nothing else, until a try hangs
 MEMORY = 1 << 30  # bytes above the data that a try may take
 GOOD_CODES = {0, 2, 3, 4, 5, 6, 130}
 
@@ -104,7 +104,7 @@ def finish(pid: int, said: int, began: float, seconds: float = HANG) -> Outcome:
         if time.monotonic() > began + patience(seconds):
             os.kill(pid, signal.SIGKILL)
             break
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     os.close(watch)
     try:
         text = os.read(said, 1 << 20).decode(errors="replace")
@@ -112,7 +112,7 @@ def finish(pid: int, said: int, began: float, seconds: float = HANG) -> Outcome:
         text = ""
     os.close(said)
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    return Outcome(code, text, not ended)
+    return Outcome(code, text, not ended or used.ru_utime + used.ru_stime > seconds)
 
 
 def smodice(arguments: list[str], before: Callable[[], None] = lambda: None) -> Callable[[], None]:

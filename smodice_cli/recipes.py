@@ -179,6 +179,12 @@ def read_recipe(path: Path, source: str = "", algos: Sequence[str] = (), base: s
     return Recipe(merge(below, raw, {"dataset": choices[source]} if source else {}), list(algos))
 
 
+def written(path: Path) -> str:
+    """A recipe as its author wrote it, if it is one."""
+    _parse(path)
+    return path.read_text()
+
+
 def _parse(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"recipe {path} does not exist")

@@ -267,6 +267,21 @@ def test_a_place_where_no_lock_can_be_made(run: Path) -> None:
     assert "is a symbolic link" in refuse(3, *data, run / "new.safetensors")
 
 
+def test_a_lock_whose_holder_is_no_text_is_waited_for(tmp_path: Path) -> None:
+    lock = files.lock_of(tmp_path / "x")
+    lock.write_bytes(b"\xff\xfe")
+    handle = os.open(lock, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    waited: list[str] = []
+
+    def told(holder: str) -> None:
+        waited.append(holder)
+        os.close(handle)
+
+    with files.locked(tmp_path / "x", told):
+        assert len(waited) == 1
+
+
 def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no test can mount: only the answer of its flock is made up."""
 

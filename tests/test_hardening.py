@@ -440,6 +440,15 @@ def test_a_header_with_members_of_another_type(run: Path, member: dict[str, obje
     assert "unreadable header" in json.dumps(succeed("status", run, "--json").json)
 
 
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_header_with_numbers_that_are_none(run: Path, number: str) -> None:
+    with h5py.File(run / "weights.h5", "r+") as file:
+        text = file.attrs["smodice"].decode()
+        file.attrs["smodice"] = text.replace('"metrics":{', f'"metrics":{{"a":{number},')
+    assert "unreadable header" in refuse(3, "inspect", run / "weights.h5")
+    assert "unreadable header" in json.dumps(succeed("status", run, "--json").json)
+
+
 def test_a_damaged_log_beside_a_good_checkpoint(run: Path) -> None:
     command = ("train-disc", "--data", run / "dataset.h5", "--out", run / "new.safetensors", *SMALL)
     succeed(*command, "--steps", "300")

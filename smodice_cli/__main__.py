@@ -35,12 +35,12 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Streams that were closed for us lead nowhere: otherwise the next file we open becomes one of them."""
+    """Streams that were closed for us, and for what we start, lead nowhere: else the next file becomes one of them."""
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this one
             setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (it stays open)
 
 

@@ -68,6 +68,7 @@ class Header:
     def from_json(text: str) -> Header:
         raw = json.loads(text)
         containers.check_depth(raw)
+        canonical(raw)  # refuses NaN and infinite numbers, which we do not write
         for links in ("inputs", "outputs"):
             raw[links] = {name: Link(**link) for name, link in raw[links].items()}
         header = Header(**raw)

@@ -309,7 +309,7 @@ def _wait_for(handle: int, path: Path, on_wait: Callable[[str], None]) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with suppress(OSError):
-                on_wait(path.read_text().strip() or "unknown")
+                on_wait(read_text(path).strip() or "unknown")
             fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:

@@ -92,6 +92,7 @@ def _locate(text: str, what: str, known: Mapping[str, Path], more: str = "") -> 
     if text in known:
         return known[text]
     path = Path(text)
+    files.check_regular(path)
     if not path.is_file():
         raise InputError(f"{what} {text} does not exist", nearest(path.stem, list(known)) + more)
     return path
@@ -176,6 +177,12 @@ def read_recipe(path: Path, source: str = "", algos: Sequence[str] = (), base: s
     refuse_unread(raw, algos)
     _refuse_overruled(path, raw, algos)
     return Recipe(merge(below, raw, {"dataset": choices[source]} if source else {}), list(algos))
+
+
+def written(path: Path) -> str:
+    """A recipe as its author wrote it, if it is one."""
+    _parse(path)
+    return path.read_text()
 
 
 def _parse(path: Path) -> dict[str, Any]:

@@ -315,6 +315,10 @@ def test_a_recipe_that_cannot_be_meant(tmp_path: Path, text: str, words: str, ne
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
 
 
+def test_a_file_that_is_no_recipe_is_not_printed(run: Path) -> None:
+    assert "is not valid TOML" in refuse(4, "recipes", run / "dataset.h5")
+
+
 def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     assert "does not exist" in refuse(3, "run", tmp_path / "absent.toml", "--out", tmp_path / "run")
     assert "does not exist" in refuse(3, "run", tmp_path, "--out", tmp_path / "run")

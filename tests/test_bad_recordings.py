@@ -363,6 +363,14 @@ def test_a_zarr_store_that_declares_what_it_does_not_hold(tmp_path: Path) -> Non
     assert "are stored" in refused(tmp_path, path)
 
 
+def test_a_zarr_chunk_of_a_negative_size_is_one_sentence(tmp_path: Path) -> None:
+    path = formats.zarr(tmp_path / "arm.zarr", ARM)
+    chunk = path / "data/state/0.0"
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[:4] + b"\xff" * 4 + whole[8:])  # where Blosc keeps the size
+    assert "is cut short" in refused(tmp_path, path)
+
+
 def test_a_zarr_store_runs_no_code(tmp_path: Path) -> None:
     class Attack:
         def __reduce__(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import refuse, succeed
 from formats import FORMATS, Arm
+from recordings import write_minari
 
 from smodice_cli import artifacts
 from smodice_cli.sources.layouts import arrays
@@ -120,6 +121,17 @@ def test_parts_that_are_left_out_are_named_in_a_warning_and_in_the_artifact(tmp_
     header = artifacts.read_header(tmp_path / "d.h5")
     assert any("desired_goal" in note for note in header.notes)
     assert header.metrics["offline"][0]["left_out"] == ["desired_goal"]
+
+
+def test_a_goal_is_left_out_by_the_user_or_by_the_environment_alone(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "goal.hdf5", [8, 5, 9], goal=True)
+    load = ("build-dataset", "--offline", path, "--expert", path, "--out", tmp_path / "d.h5", "--env")
+    assert "nothing says whether the state has it" in refuse(3, *load, "data")
+    guessed = shlex.split(succeed("inspect", path, "--json").json["command"])
+    succeed(*guessed[1:], "--out", tmp_path / "d.h5")
+    assert artifacts.read_header(tmp_path / "d.h5").config["obs_keys"] == "observation,desired_goal"
+    succeed(*load, "data", "--obs-keys", "observation")
+    succeed(*load, "pointmass-4direction")  # whose states are known
 
 
 @pytest.mark.parametrize(("name", "rows"), [("robomimic", {"train": 16, "valid": 4}), ("lerobot-v3", {"train": 8})])

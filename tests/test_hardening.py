@@ -156,6 +156,14 @@ def test_streams_that_are_full_or_closed(shell: str, code: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_we_start_has_streams_too(run: Path) -> None:
+    """MuJoCo's import asks a process of its own where a library is."""
+    scored = f"eval --policy {run}/policy.safetensors --episodes 1 --set curve_episodes=0 --threads 1"
+    command = f"{' '.join(SMODICE)} {scored} --out {run}/new.json <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True).returncode == 0
+    assert digest(run / "new.json")
+
+
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert visible("a\x1b[31m\u202eb") == "a\\x1b[31m\\u202eb"
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
@@ -259,6 +267,21 @@ def test_a_place_where_no_lock_can_be_made(run: Path) -> None:
     assert "is a symbolic link" in refuse(3, *data, run / "new.safetensors")
 
 
+def test_a_lock_whose_holder_is_no_text_is_waited_for(tmp_path: Path) -> None:
+    lock = files.lock_of(tmp_path / "x")
+    lock.write_bytes(b"\xff\xfe")
+    handle = os.open(lock, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    waited: list[str] = []
+
+    def told(holder: str) -> None:
+        waited.append(holder)
+        os.close(handle)
+
+    with files.locked(tmp_path / "x", told):
+        assert len(waited) == 1
+
+
 def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no test can mount: only the answer of its flock is made up."""
 
@@ -299,6 +322,7 @@ def test_pipes_are_not_read(run: Path, tmp_path: Path) -> None:
     assert "is no regular file" in states["x.h5"]
     assert "is no regular file" in refuse(3, "eval", "--policy", tmp_path / "policy.safetensors")
     assert "is no regular file" in refuse(3, *build(run, tmp_path / "log.hdf5"))
+    assert "is no regular file" in refuse(3, "run", tmp_path / "log.hdf5", "--out", run / "new")
     assert "is no regular file" in refuse(3, "tabular", tmp_path / "log.hdf5", "--out", run / "t.h5")
 
 
@@ -387,6 +411,18 @@ def test_hdf5_with_strange_members(tmp_path: Path) -> None:
     refuse(3, *build(tmp_path, tmp_path / "c.hdf5"))
 
 
+def test_hdf5_that_holds_itself(tmp_path: Path) -> None:
+    """By links of every kind; and a name that is no text."""
+    with h5py.File(write_file(tmp_path / "x.hdf5"), "r+") as file:
+        file["again"], file["lost"] = file["/"], h5py.SoftLink("/nowhere")
+        file["outside"] = h5py.ExternalLink("x.hdf5", "/")
+        file[b"\xff"] = np.ones(3)
+    holds = succeed("inspect", tmp_path / "x.hdf5", "--json").json["holds"]
+    assert (holds["lost"], holds["observations"], holds[repr(b"\xff")]) == ("no array", "60 x 4 float64", "3 float64")
+    assert len(holds) < 20
+    succeed(*build(tmp_path, tmp_path / "x.hdf5"))
+
+
 def test_json_that_is_nested_deep(tmp_path: Path) -> None:
     for number, text in enumerate(('{"smodice":' * 9000, '{"smodice":{"metrics":' + "[" * 500 + "]" * 500 + "}}")):
         (tmp_path / f"{number}.json").write_text(text)
@@ -401,6 +437,15 @@ def test_a_header_with_members_of_another_type(run: Path, member: dict[str, obje
     whole["smodice"] |= member
     (run / "eval.json").write_text(json.dumps(whole))
     assert "unreadable header" in refuse(3, "inspect", run / "eval.json")
+    assert "unreadable header" in json.dumps(succeed("status", run, "--json").json)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_header_with_numbers_that_are_none(run: Path, number: str) -> None:
+    with h5py.File(run / "weights.h5", "r+") as file:
+        text = file.attrs["smodice"].decode()
+        file.attrs["smodice"] = text.replace('"metrics":{', f'"metrics":{{"a":{number},')
+    assert "unreadable header" in refuse(3, "inspect", run / "weights.h5")
     assert "unreadable header" in json.dumps(succeed("status", run, "--json").json)
 
 

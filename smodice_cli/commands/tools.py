@@ -89,7 +89,7 @@ def list_recipes(
     """
     if name:
         path = recipes.locate(name)
-        text = path.read_text()
+        text = recipes.written(path)
         console.result({"name": path.stem, "path": str(path), "recipe": text}, [escape(text.rstrip("\n"))])
         return
     found = recipes.shipped()

@@ -193,7 +193,7 @@ def site(name: str) -> dict[str, str]:
         return {}
     try:
         found: Any = tomllib.loads(path.read_text()).get(name, {})
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(value, str | int) for value in found.values()):
         raise ConfigError(f"{path}: [{name}] must be a section of texts and numbers")

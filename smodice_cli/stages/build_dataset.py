@@ -231,7 +231,7 @@ def _read_offline(
     held = source.describe(choice)
     assert held is not None
     if held.left_out:
-        _warn_of_parts(notes, source, held)
+        _tell_of_parts(notes, source, held, chosen=bool(choice.parts or choice.columns or env.entry_point))
     rows = kept = clipped = longest = 0
     returns: list[float] = []
     share = context.config.keep
@@ -282,8 +282,14 @@ def _places(offline: list[Source], config: Any, env: Environment) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
-def _warn_of_parts(notes: list[str], source: Source, held: Contents) -> None:
+def _tell_of_parts(notes: list[str], source: Source, held: Contents, *, chosen: bool) -> None:
+    """Warn of what is left out of the state; a goal must be left out by the user, or by the environment."""
     goals = [part for part in held.left_out if "goal" in part.lower()]
+    if goals and not chosen:
+        raise InputError(
+            f"{source.text}: the observation has a goal ({', '.join(goals)}); nothing says whether the state has it",
+            "choose the parts of the state, with a goal or without: --obs-keys A,B",
+        )
     unseen = f"; the imitator will not see its goal ({', '.join(goals)})" if goals else ""
     parts = f"{', '.join(held.left_out)} of the observation {'is' if len(held.left_out) == 1 else 'are'} left out"
     _warn(notes, f"{source.text}: {parts}{unseen} (--obs-keys chooses)")

@@ -27,6 +27,8 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
+from torture.processes import ONE_THREAD  # noqa: E402
+
 RECORD = TESTS.parent / "build/torture.jsonl"
 MEMORY_DISK = Path("/dev/shm")  # where a sync costs nothing
 QUICK = "quick"
@@ -139,7 +141,7 @@ def add(record: Path, told: dict[str, Any]) -> None:
 def work_off(waiting: list[tuple[str, int]], jobs: int, seed: int, record: Path, library: Path | None) -> None:
     """Do pieces, each in a process of its own, and say at once what went wrong in each."""
     now, running = version(), {}
-    preloaded = {"LD_PRELOAD": str(library)} if library else {}
+    settings = ONE_THREAD | ({"LD_PRELOAD": str(library)} if library else {})
     ending = False
 
     def end(number: int, frame: object) -> None:
@@ -155,7 +157,7 @@ def work_off(waiting: list[tuple[str, int]], jobs: int, seed: int, record: Path,
             place = tempfile.mkdtemp(prefix="torture.", dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
             words = ["--piece", kind, "--part", str(part), "--seed", str(seed), "--root", place]
             command = [sys.executable, "-P", str(Path(__file__).parent), *words]
-            running[kind, part] = (subprocess.Popen(command, env=os.environ | preloaded), Path(place))
+            running[kind, part] = (subprocess.Popen(command, env=os.environ | settings), Path(place))
         for which, (process, root) in list(running.items()):
             if ending:
                 process.kill()

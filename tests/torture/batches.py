@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from torture.processes import MEMORY, Outcome, finish, patience, problems, start
+from torture.processes import HANG, MEMORY, Outcome, clock, finish, patience, problems, start
 from torture.world import World
 
 DIVERGED = 6  # what was trained before stays
@@ -58,17 +58,16 @@ def _batch(world: World, batch: list[Case]) -> list[str]:
     place = world.copy(all_of_it=True)
     log = place.parent / "log"
     log.touch()
-    began = time.monotonic()
     pid, said = start(place, lambda: _attempts(place, log, batch))
     watch = os.pidfd_open(pid)
-    last = (0, began)
+    last = (0, time.monotonic())
     while not select.select([watch], [], [], 0.5)[0]:
         lines = log.read_text().count("\n")
-        last = (lines, time.monotonic()) if lines != last[0] else last
-        if time.monotonic() - last[1] > patience():
+        last = (lines, clock(pid)) if lines != last[0] else last
+        if clock(pid) - last[1] > patience():
             os.kill(pid, signal.SIGKILL)
     os.close(watch)
-    finish(pid, said, time.monotonic())
+    finish(pid, said, time.monotonic())  # which has ended
     done = [json.loads(line) for line in log.read_text().splitlines()]
     world.gone(place)
     return done
@@ -81,7 +80,9 @@ def _attempts(place: Path, log: Path, batch: list[Case]) -> None:
             case.prepare(place)
             traps = {path.name for path in place.iterdir()}
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            began = time.process_time()
             outcome = case.do(case.words)
+            outcome.hung = time.process_time() - began > HANG
             grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
             wrong = problems(outcome)
             if grown > MEMORY:

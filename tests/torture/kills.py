@@ -178,13 +178,24 @@ def full_disks(world: World) -> list[Try]:
 # --- at random ------------------------------------------------------------------------------------------------------
 
 
+def hit(pid: int, sent: signal.Signals, seconds: float) -> None:
+    """Send a signal after that time, INT and TERM not before the program is there: until then Python answers."""
+    answers = 1 << (signal.SIGTERM - 1)
+    while sent != signal.SIGKILL:
+        told = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        if int(told["SigCgt"], 16) & answers or told["State"].startswith("Z"):
+            break
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(pid, sent)
+
+
 def kill_at_random(world: World, stage: str, sent: signal.Signals, together: int = 1) -> None:
     """Kill one of several processes of a stage after a random time, and run it again."""
     place = world.copy()
     began = time.monotonic()
     running = [start(place, smodice(command(stage))) for _ in range(together)]
-    time.sleep(world.rng.uniform(0, 0.5))
-    os.kill(running[0][0], sent)
+    hit(running[0][0], sent, world.rng.uniform(0, 0.5))
     allowed = {0, -signal.SIGKILL} if sent == signal.SIGKILL else {0, 130}
     outcomes = [finish(*one, began) for one in running]
     wrong = problems(outcomes[0], allowed) or next(filter(None, (problems(o, {0}) for o in outcomes[1:])), "")
@@ -209,8 +220,7 @@ def kill_run(world: World, sent: signal.Signals) -> None:
     words = ["run", "recipe.toml", "--seeds", "0,1", "--jobs", "2", "--out", "two", "--checkpoint-every", "0"]
     began = time.monotonic()
     running = start(place, smodice(words))
-    time.sleep(world.rng.uniform(0, 12.0))
-    os.kill(running[0], sent)
+    hit(running[0], sent, world.rng.uniform(0, 12.0))
     wrong = problems(finish(*running, began, 60), {0, 130, -signal.SIGKILL})
     again = finish(*start(place, smodice(words)), time.monotonic(), 60)
     wrong = wrong or problems(again, {0})

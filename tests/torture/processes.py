@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ENV = "pointmass-4direction"
-HANG = 20.0  # seconds until a try counts as hanging, on a machine that does nothing else
+HANG = 20.0  # seconds of the processor, or of the clock on a machine that does nothing else, until a try hangs
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # more would wait for each other on a busy machine
 MEMORY = 1 << 30  # bytes above the data that a try may take
 GOOD_CODES = {0, 2, 3, 4, 5, 6, 130}
 
@@ -29,8 +30,14 @@ class Outcome:
 
 
 def patience(seconds: float = HANG) -> float:
-    """The same on this machine as it is now: what waits for a processor does not hang."""
+    """The same on this machine as it is now: a try may wait for other processes, which wait for a processor."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def clock(pid: int) -> float:
+    """The time without that which a process spent waiting for a processor itself."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return time.monotonic() - int(file.read().split()[1]) / 1e9
 
 
 def warm_up() -> None:
@@ -101,10 +108,10 @@ def finish(pid: int, said: int, began: float, seconds: float = HANG) -> Outcome:
     """Wait for it; one that takes too long is killed."""
     watch = os.pidfd_open(pid)
     while not (ended := bool(select.select([watch], [], [], 1.0)[0])):
-        if time.monotonic() > began + patience(seconds):
+        if clock(pid) > began + patience(seconds):
             os.kill(pid, signal.SIGKILL)
             break
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     os.close(watch)
     try:
         text = os.read(said, 1 << 20).decode(errors="replace")
@@ -112,7 +119,7 @@ def finish(pid: int, said: int, began: float, seconds: float = HANG) -> Outcome:
         text = ""
     os.close(said)
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    return Outcome(code, text, not ended)
+    return Outcome(code, text, not ended or used.ru_utime + used.ru_stime > seconds)
 
 
 def smodice(arguments: list[str], before: Callable[[], None] = lambda: None) -> Callable[[], None]:

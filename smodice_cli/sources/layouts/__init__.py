@@ -22,10 +22,11 @@ from smodice_cli.registry import Registry
 from smodice_cli.sources.layouts import arrays, foreign, outside
 from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents
 
-# What h5py, numpy and pyarrow raise on files that are cut short or damaged.
+# What h5py, numpy, pyarrow and zarr raise on files that are cut short or damaged.
 DAMAGE = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError),
     *(zipfile.BadZipFile, zlib.error, CsvError, tokenize.TokenError),  # the last of an .npy with a cut header
+    SystemError,  # a chunk of a negative size
 )
 
 

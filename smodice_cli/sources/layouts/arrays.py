@@ -122,20 +122,27 @@ def check_numbers(column: Any, name: str, origin: str, *, action: bool = False) 
         )
 
 
-def listing(columns: Any, prefix: str = "") -> dict[str, str]:
-    """Every array of a file, in groups too, by name: its shape and type; of numbered groups the first."""
+def listing(columns: Any, prefix: str = "", seen: list[Any] | None = None) -> dict[str, str]:
+    """Every array of a file, in groups too, by name: its shape and type; of numbered groups the first, each once."""
     found: dict[str, str] = {}
     numbered: set[str] = set()
-    for name in columns:
-        item = columns[name]
+    seen = [] if seen is None else seen
+    for key in columns:
+        item, name = columns.get(key), key if isinstance(key, str) else repr(key)  # HDF5 has names that are no text
         if hasattr(item, "shape"):
             found[prefix + name] = f"{' x '.join(map(str, item.shape)) or 'one value'} {item.dtype}"
             continue
+        if item in seen:  # a file may hold itself
+            continue
+        if not hasattr(item, "keys"):
+            found[prefix + name] = "no array"
+            continue
+        seen.append(item)
         stem = name.rstrip("0123456789")
         if stem != name and stem in numbered:
             continue
         numbered.add(stem)
-        found |= listing(item, f"{prefix}{name}/")
+        found |= listing(item, f"{prefix}{name}/", seen)
     return found
 
 

@@ -1,7 +1,7 @@
 """Minari's HDF5 layout: a group an episode, with one observation more than actions.
 
 Of an observation that is a dictionary (goal tasks) the chosen parts are joined; where none are chosen, those the
-environment names, by default only `observation`, since an imitator has one goal and does not see it.
+environment names. Recordings without an environment have none that names them: there a goal is not passed over.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ class Minari(Episodic):
         acted = arrays.width(_array(group, "actions", origin)) if "actions" in group else 0
         rewards = "rewards" in group
         return Contents(sum(map(arrays.width, parts)), acted, rewards, names=names, left_out=left_out)
+
+    def flags(self) -> list[str]:
+        group = self.file[self.name(self.numbers()[0])]
+        usual, observed = self.choice.usual, group.get("observations", {})
+        if self.choice.parts or hasattr(observed, "shape") or not set(usual) <= set(observed):
+            return []
+        goals = [part for part in observed if "goal" in part.lower() and "achieved" not in part.lower()]
+        return ["--obs-keys", ",".join([*usual, *goals])] if goals else []
 
     def episode(self, number: int, *, states_only: bool) -> Transitions | None:
         name = self.name(number)

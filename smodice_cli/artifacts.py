@@ -240,7 +240,10 @@ def load(path: Path, kind: str) -> Artifact:
     """Open an artifact of the given kind and verify every byte of it against its digest."""
     found = _read(path)
     if found.header.kind != kind:
-        raise InputError(f"{path} is a {found.header.kind} artifact, but a {kind} is needed here")
+        raise InputError(
+            f"{path} is a {found.header.kind} artifact, where one of the kind {kind} is needed",
+            f"smodice status {path.parent} lists what is there",
+        )
     if not found.is_whole():
         raise InputError(
             f"{path} was changed after it was written: its content does not match its digest",

@@ -14,7 +14,7 @@ import typer
 from smodice_cli import __version__, completion, interrupts, tracking
 from smodice_cli.algos import ALGORITHMS
 from smodice_cli.console import console, escape
-from smodice_cli.engine import MAX_SEED, Options, Result
+from smodice_cli.engine import MAX_SEED, Options, Result, check_seed
 from smodice_cli.errors import Interrupted, SmodiceError, from_outside
 from smodice_cli.recipes import PRESETS
 from smodice_cli.tracking import TRACKERS
@@ -38,7 +38,17 @@ PIPELINE, LOOK, TOOLS = "Pipeline", "Look", "Tools"
 # --- flags that commands share --------------------------------------------------------------------------------------
 
 _running = functools.partial(typer.Option, rich_help_panel="Running")
-Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
+
+
+def _seed(given: str | int) -> int:
+    try:
+        return check_seed(int(given))
+    except (ValueError, SmodiceError) as error:
+        raise typer.BadParameter(f"{given} is no whole number from 0 to {MAX_SEED}.") from error
+
+
+seed_option = functools.partial(typer.Option, parser=_seed, metavar="N")
+Seed = Annotated[int, seed_option(help="Seed of everything random.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -128,7 +138,7 @@ class Common:
     """The flags every stage shares, as one object."""
 
     out: Annotated[Path | None, typer.Option(help="Where to write the artifact; default: beside its input.")] = None
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random in this stage.")] = 0
+    seed: Annotated[int, seed_option(help="Seed of everything random in this stage.")] = 0
     config: Annotated[
         str | None,
         typer.Option(

@@ -168,7 +168,7 @@ class Console:
 
     def bars(self) -> Any:
         """Rich's progress bars, several at once, with rate, time left and live figures, which get what room is left."""
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
         from rich.table import Column
 
@@ -177,12 +177,12 @@ class Console:
         label = Column(no_wrap=True, overflow="ellipsis", min_width=13, max_width=22 if narrow else 34)
         rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         return RichProgress(
-            TextColumn("{task.description}", table_column=label),
+            TextColumn("{task.description}", markup=False, table_column=label),
             BarColumn(bar_width=12 if narrow else 24),
-            TextColumn("{task.percentage:>3.0f}%", table_column=Column(no_wrap=True)),
+            TaskProgressColumn("{task.percentage:>3.0f}%", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[rate]:>12}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            TextColumn("[dim]{task.fields[figures]}", table_column=rest),
+            TextColumn("{task.fields[figures]}", style="dim", markup=False, table_column=rest),
             console=shown,
             expand=True,
         )

@@ -75,6 +75,9 @@ class Result:
     def __fspath__(self) -> str:
         return str(self.path)
 
+    def __repr__(self) -> str:
+        return f"Result({self.status}: {self.path})"
+
     @property
     def metrics(self) -> dict[str, Any]:
         """The figures in the artifact's header: of a policy's evaluation, its score."""

@@ -68,9 +68,12 @@ class OutOfTimeError(SmodiceError):
 
 
 def from_outside(error: BaseException) -> SmodiceError | None:
-    """What the machine refused, as an error of ours: memory, or a file; None where it is something else."""
+    """What the machine refused, as an error of ours: memory, a file, a package; None where it is something else."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return InputError("there is not enough memory for this", "fewer units, a smaller batch or less data")
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("smodice"):
+        package = error.name.partition(".")[0]
+        return ConfigError(f"this needs the package {package}, which is not installed", f"pip install {package}")
     if isinstance(error, OSError) and error.errno:
         where = f"{error.filename}: " if error.filename else ""
         return InputError(f"{where}{error.strerror}")

@@ -191,6 +191,9 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (ValueError, RecursionError) as error:
+        if path.suffix != ".toml":
+            hint = "recordings go behind --offline and --expert: one flag for each file, or a pattern in quotes"
+            raise ConfigError(f"{path} is no recipe, which is a TOML file", hint) from error
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -351,7 +354,10 @@ def for_command(
     if text:
         path = locate(text)
         return read_recipe(path, source, algos, base), run_folder(path, source)
-    env = chosen.get("dataset", {}).get("env")
+    given = chosen.get("dataset", {})
+    env = given.get("env")
+    if given and not env:
+        raise UsageError("which environment? smodice envs lists them", "--env data, where nobody simulates it")
     if not env:
         raise UsageError(
             "which recipe? smodice recipes lists them", "or name data of your own: --env --offline --expert"

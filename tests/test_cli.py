@@ -200,6 +200,17 @@ def test_a_bar_always_shows_percentage_rate_and_time_left(columns: int, monkeypa
     assert first.startswith("demodice-sd seed 12 t" if columns == 80 else "demodice-sd seed 12 train-policy ")
 
 
+def test_a_bar_without_an_end_shows_no_percentage_and_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    bars = console.bars()
+    Bar(bars, "read file:[ab]*.csv", 0).update(1_000, **{"xi file:[ab]*.csv": 0.5})
+    with bars.console.capture() as shown:
+        bars.console.print(bars.get_renderable())
+    assert "read file:[ab]*.csv" in shown.get()
+    assert "xi file:[ab]*.csv 0.5" in shown.get()
+    assert "%" not in shown.get()
+
+
 def test_settings_and_recipes_are_wrapped_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for command, name in (("settings", "value.gamma"), ("recipes", "pointmass-4direction")):

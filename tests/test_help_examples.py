@@ -44,6 +44,14 @@ def test_every_command_has_an_example_that_is_not_marked() -> None:
     assert shown - {*ALONE, *AFTER} == {"train-expert"}  # which needs an extra and hours
 
 
+@pytest.mark.parametrize("name", sorted(GROUP.commands))  # type: ignore[attr-defined]
+def test_help_at_80_columns_cuts_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = smodice(name, "--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_examples_run_in_an_empty_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import smodice_cli
+from smodice_cli.cli import explain
 
 PACKAGE = Path(smodice_cli.__file__).parent
 # From the bottom to the top; a module or package imports only what is named before it, or beside it.
@@ -133,6 +134,32 @@ def test_a_command_loads_only_what_it_works_with(arguments: list[str], absent: s
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+ONLY = """
+import sys
+
+class Absent:  # packages that are not installed
+    def find_spec(self, name, path=None, target=None):
+        package = name.partition(".")[0]
+        if package not in {"numpy", "safetensors", "smodice", "smodice_cli", *sys.stdlib_module_names}:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_a_robot_needs_numpy_and_safetensors_alone(finished_run: Path) -> None:
+    code = "import smodice; p = smodice.load_policy(sys.argv[1]); assert p.act([0.0] * p.obs_dim).shape == (p.act_dim,)"
+    command = [sys.executable, "-c", ONLY + code, finished_run / "policy.safetensors"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    error = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
+    assert explain(error) == ("this needs the package torch, which is not installed", "pip install torch", 4)
+    assert explain(ModuleNotFoundError("x", name="smodice_cli.lost"))[2] == 1, "an error of ours"
 
 
 def test_only_the_console_prints() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import formats
+import h5py
 import numpy as np
 import pytest
 from conftest import refuse, succeed
+from conftest import smodice as smodice_command
 from formats import Arm
 from recordings import policy_file
 
@@ -205,3 +207,137 @@ def test_a_policy_refuses_what_is_no_state(state: Any, words: str, tmp_path: Pat
         policy.act(state)
     assert policy.act(np.zeros((0, 4))).shape == (0, 2)
     assert np.isfinite(policy.act([1e6, -1e6, 0, 0])).all()
+
+
+# --- logs as people have them -----------------------------------------------------------------------------------------
+
+
+def hinted(code: int, *arguments: str | Path) -> str:
+    """What a command that must fail says: its sentence, and the hint."""
+    outcome = smodice_command(*arguments)
+    assert outcome.code == code, outcome.stderr
+    assert "hint: " in outcome.stderr
+    return outcome.stderr
+
+
+def write_table(path: Path, columns: dict[str, Any]) -> Path:
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("name", ["run", "Trial", "rollout_id", "ep", "attempt no", "recording"])
+def test_columns_that_number_episodes_have_many_names(name: str, tmp_path: Path) -> None:
+    columns = formats.columns_of(ARM)
+    table = write_table(tmp_path / "arm.csv", {name: columns.pop("episode"), **columns})
+    told = succeed("inspect", table, "--json").json
+    assert told["guessed"][-2:] == ["--episode-column", name]
+    assert told["episodes"] == len(ARM.states)
+    assert name not in told["state_names"]
+    flags = ("--env", "data", "--state-columns", "joint_*", "--action-columns", "action_*", "--out", tmp_path / "d.h5")
+    said = hinted(3, "build-dataset", *flags, "--offline", table, "--expert", table)
+    assert f"--episode-column {name}" in said
+
+
+def test_names_of_a_state_are_not_taken_for_numbers_of_episodes(tmp_path: Path) -> None:
+    columns = {"run": ARM.episode(), **{name: ARM.flat()[0][:, 0] for name in ("running_speed", "trial_error", "ep_x")}}
+    told = succeed("inspect", write_table(tmp_path / "arm.csv", columns), "--json").json
+    assert told["state_names"] == ["running_speed", "trial_error", "ep_x"]
+
+
+def test_episodes_that_have_names_must_be_numbered(tmp_path: Path) -> None:
+    columns = formats.columns_of(ARM)
+    table = write_table(tmp_path / "arm.csv", columns | {"episode": [f"alice-{n}" for n in columns["episode"]]})
+    told = succeed("inspect", table, "--episode-column", "episode", "--json").json
+    assert "'episode' holds text" in told["problem"]
+    assert "number the episodes" in told["hint"]
+
+
+@pytest.mark.parametrize("form", ["npz", "csv"])
+@pytest.mark.parametrize("name", ["dones", "is_last"])
+def test_marks_of_ends_that_nobody_has_named_are_asked_about(form: str, name: str, tmp_path: Path) -> None:
+    states, actions, ends = ARM.flat()
+    if form == "npz":
+        path, keys = tmp_path / "log.npz", "observations=obs,actions=acts"
+        np.savez(path, obs=states, acts=actions, **{name: ends})
+    else:
+        columns = {f"{which}_{i}": array[:, i] for which, array in (("q", states), ("cmd", actions)) for i in range(2)}
+        path, keys = write_table(tmp_path / "log.csv", columns | {name: ends.astype(int)}), ""
+    told = succeed("inspect", path, "--json").json
+    assert f"a column '{name}', and nothing says whether it marks" in told["problem"]
+    found = re.search(r"--keys (\S+) \(they are cut there\)", told["hint"])
+    assert found is not None
+    assert found[1] == ",".join(filter(None, [keys, f"timeouts={name}"]))
+    for mark in ("timeouts", "terminals"):
+        assert succeed("inspect", path, "--keys", f"{mark}={name}", "--json").json["episodes"] == len(ARM.states)
+
+
+def test_columns_that_only_sound_like_marks_are_left_alone(tmp_path: Path) -> None:
+    states, actions, ends = ARM.flat()
+    columns = {"observations": states, "actions": actions}
+    for name, column in (("last", states[:, 0]), ("done", ends & False), ("end", np.array([1]))):
+        np.savez(tmp_path / "log.npz", **columns, **{name: column})
+        assert "problem" not in succeed("inspect", tmp_path / "log.npz", "--json").json
+    np.savez(tmp_path / "log.npz", **columns, timeouts=ends, dones=ends)
+    assert succeed("inspect", tmp_path / "log.npz", "--json").json["episodes"] == len(ARM.states)
+
+
+def test_arrays_in_memory_with_marks_of_another_name() -> None:
+    states, actions, ends = ARM.flat()
+    with pytest.raises(smodice.SmodiceError) as caught:
+        smodice.build_dataset({"observations": states, "actions": actions, "dones": ends}, states)
+    assert "timeouts where episodes are cut" in caught.value.hint
+
+
+def test_an_expert_of_states_alone_is_used_as_inspect_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    formats.npz(Path("arm.npz"), ARM)
+    np.savez("landed.npz", states=ARM.states[0])
+    said = succeed("inspect", "landed.npz").stdout
+    single = "--expert 'landed.npz#states' --expert-keys states"
+    assert f"or, of single states:  {single}" in said
+    given = ["--env", "data", "--offline", "arm.npz", *formats.KEYS, "--out", "run/dataset.h5"]
+    assert "--expert-keys NAME" in hinted(3, "build-dataset", *given, "--expert", "landed.npz")
+    succeed("build-dataset", *given, "--expert", "landed.npz#states", "--expert-keys", "states")
+    with h5py.File("run/dataset.h5") as file:
+        assert file["expert/observations"].shape == ARM.states[0].shape
+    said = hinted(3, "build-dataset", *given, "--expert", "landed.npz#states=300", "--expert-keys", "states")
+    assert f"hint: #states={len(ARM.states[0])}, or #states for all" in said
+
+
+# --- wrong turns ------------------------------------------------------------------------------------------------------
+
+
+def test_a_recording_in_the_place_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shell makes of --offline *.csv."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("alice.csv", "bob.csv"):
+        formats.write_csv(Path(name), ARM)
+    said = hinted(4, "run", "--env", "data", "--offline", "alice.csv", "bob.csv", "--expert", "alice.csv")
+    assert "bob.csv is no recipe" in said
+    assert "a pattern in quotes" in said
+
+
+def test_data_without_an_environment(tmp_path: Path) -> None:
+    assert "--env data" in hinted(2, "run", "--offline", tmp_path / "arm.csv", "--expert", tmp_path / "arm.csv")
+    assert "smodice recipes" in hinted(2, "run")
+
+
+def test_an_environment_of_ones_own(tmp_path: Path) -> None:
+    for name in ("gym:Pond-v0", "gym:pond:Pond-v0"):
+        said = hinted(4, "run", "--env", name, "--offline", "a.npz", "--expert", "a.npz", "--out", tmp_path / "run")
+        assert "gym:MODULE:ID" in said
+        assert "PYTHONPATH=." in said
+
+
+def test_an_artifact_of_another_kind_is_refused_with_a_way_on(run: Path) -> None:
+    said = hinted(3, "export", run / "seed0/policy.safetensors", "--to", "csv")
+    assert "is a form of weights" in said
+    assert "its own are: --to onnx" in said
+    assert f"smodice status {run / 'seed0'}" in hinted(3, "eval", "--policy", run / "seed0/disc.safetensors")
+
+
+def test_a_result_is_short_to_read(tmp_path: Path) -> None:
+    states, actions = ARM.states[0], ARM.actions[0]
+    data = smodice.build_dataset([{"observations": states, "actions": actions}], states, out=tmp_path / "dataset.h5")
+    assert repr(data) == f"Result(done: {tmp_path / 'dataset.h5'})"

@@ -55,7 +55,7 @@ def test_a_machine_that_cannot_draw_says_so_in_one_sentence(run: Path, tmp_path:
     assert done.returncode == 4, done.stderr
     (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert sentence.startswith("error: cannot render: no working OpenGL backend")
-    assert "hint: install EGL or OSMesa and set MUJOCO_GL" in done.stderr
+    assert "hint: install EGL (Debian, Ubuntu: apt-get install libegl1 libgl1)" in done.stderr
     assert "Traceback" not in done.stderr
     assert not film.exists()
     assert scores.exists(), "what needs no picture was done"

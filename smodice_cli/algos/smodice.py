@@ -58,8 +58,8 @@ def imitate(
     reward, of_expert = (rewards.numpy() for rewards in judge.rewards())  # R(s), Eq. 9
 
     value = value or dual.Config()
-    rewards = dual.bounded(value, of_expert, reward, end_rewards(judge.net, data))
-    solved = dual.solve(data, *rewards, value, _random(seed), device, fit)  # V, Eq. 14
+    taught, at_end = dual.bounded(value, of_expert, reward, end_rewards(judge.net, data))
+    solved = dual.solve(data, taught, at_end, value, _random(seed), device, fit)  # V, Eq. 14
     weights = solved.w / solved.w.mean()  # xi, Eq. 15
 
     cloner = SMODICE().learner(data, policy or Config(), {"w": weights}, _random(seed), device)

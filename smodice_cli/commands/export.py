@@ -41,7 +41,9 @@ def export(
         raise UsageError(f"--top chooses trajectories, which --to {to} does not")
     kind = artifacts.read_header(file).kind
     if kind != form.kind:
-        raise InputError(f"{file} is a {kind} artifact, but --to {to} takes a {form.kind}")
+        forms = ", ".join(name for name, other in EXPORTS.items() if other.kind == kind)
+        hint = f"its own are: --to {forms}" if forms else ""
+        raise InputError(f"--to {to} is a form of {form.kind}, and {file} holds {kind}", hint)
     out = out or file.with_suffix(form.ending)
     if out.suffix != form.ending:
         raise UsageError(f"--out {out}: the name of a {to} file ends in {form.ending}")

@@ -30,11 +30,12 @@ from smodice_cli.cli import (
     command,
     flag,
     report,
+    seed_option,
 )
 from smodice_cli.completion import artifacts_of, environments, of_setting
 from smodice_cli.config import Config, choices_of, merge
 from smodice_cli.console import console
-from smodice_cli.engine import MAX_SEED, MAX_THREADS, Options, Stage
+from smodice_cli.engine import MAX_THREADS, Options, Stage
 from smodice_cli.errors import UsageError
 from smodice_cli.parallel import cores
 from smodice_cli.stages import STAGES, chain, flag_of, maker
@@ -43,9 +44,7 @@ from smodice_cli.stages.tabular import tabular as solve
 
 Sums = Annotated[
     list[str] | None,
-    typer.Option(
-        "--sha256", metavar="NAME=SUM", help="What the file of a source must be, e.g. hopper-medium-v2=9f8a..."
-    ),
+    typer.Option("--sha256", metavar="NAME=SUM", help="The SHA-256 that the file of a source must have, by its name."),
 ]
 NamedEnv = Annotated[
     str,
@@ -193,7 +192,7 @@ def tabular(
         str, typer.Argument(metavar="TASK", help="mismatched | example | a text map of # S G . | an HDF5 of counts.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write; the picture lies beside it.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the random policy's data.")] = 0,
+    seed: Annotated[int, seed_option(help="Seed of the random policy's data.")] = 0,
     force: Force = False,
     dry_run: DryRun = False,
     **given: Any,

@@ -7,10 +7,9 @@ import typer
 
 from smodice_cli import completion, recipes
 from smodice_cli.algos import ALGORITHMS
-from smodice_cli.cli import TOOLS, command
+from smodice_cli.cli import TOOLS, command, seed_option
 from smodice_cli.config import describe
 from smodice_cli.console import console, escape
-from smodice_cli.engine import MAX_SEED
 from smodice_cli.errors import InputError, UsageError, nearest
 from smodice_cli.stages import has, sections
 
@@ -29,7 +28,7 @@ def train_expert(
     ],
     out: Annotated[Path | None, typer.Option(help="Policy file; default experts/ENV.safetensors.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Environment steps.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the training.")] = 0,
+    seed: Annotated[int, seed_option(help="Seed of the training.")] = 0,
     hidden: Annotated[int, typer.Option(min=1, help="Units in each of the actor's two hidden layers.")] = 64,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="POLICY", help="Go on from this policy, of the same sizes.")

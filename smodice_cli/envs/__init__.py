@@ -209,14 +209,14 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env:
 
 
 @contextmanager
-def gymnasium_errors_explained(name: str) -> Iterator[None]:
+def gymnasium_errors_explained(name: str, hint: str = "") -> Iterator[None]:
     """Turn what Gymnasium says of an environment that cannot be made or drawn into one sentence."""
     import gymnasium
 
     try:
         yield
     except (gymnasium.error.Error, ImportError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise ConfigError(f"{name}: {first_line(error)}") from error
+        raise ConfigError(f"{name}: {first_line(error)}", hint) from error
 
 
 @cache
@@ -226,7 +226,8 @@ def _of_gymnasium(name: str) -> Environment:
     from gymnasium.spaces import Box
 
     identifier = name.removeprefix(GYM)
-    with gymnasium_errors_explained(name):
+    own = "one of your own is gym:MODULE:ID, and Python must find the module: PYTHONPATH=. smodice ..."
+    with gymnasium_errors_explained(name, own):
         env = gymnasium.make(identifier)
     observed, acted = env.observation_space, env.action_space
     horizon = env.spec.max_episode_steps if env.spec else None

@@ -39,7 +39,7 @@ def new_renderer(model: mujoco.MjModel) -> mujoco.Renderer:
         _select_gl_backend()
         renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
     except Exception as error:  # each OpenGL backend fails in its own way
-        hint = "install EGL or OSMesa and set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        hint = "install EGL (Debian, Ubuntu: apt-get install libegl1 libgl1), or OSMesa and set MUJOCO_GL=osmesa"
         raise ConfigError(f"cannot render: no working OpenGL backend ({error})", hint) from error
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0

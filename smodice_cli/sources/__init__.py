@@ -11,6 +11,7 @@ file:logs  file:logs/*.hdf5         all recordings of a folder or of a pattern
 ...#best  #best=50                  the one with the highest return, of all or of the first 50
 ...#filter=train                    those of robomimic's filter key, or of LeRobot's split
 ...#states=300  #success=300        states drawn at random; success states by the task's own test (experts only)
+...#states  #success                all of them
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ def parse(text: str) -> Source:
 
 
 def _parse_selection(text: str, selection: str, bare_number: str) -> tuple[str, int | None]:
-    """What is counted, and the number, which `success` and `best` can do without."""
+    """What is counted, and the number, which states and `best` can do without."""
     word, equals, number = selection.partition("=")
     if not equals and word.isdecimal():
         word, number = bare_number, word
     known = [*ROW_SELECTIONS, *STATE_SELECTIONS]
     if word not in known:
         raise UsageError(f"source '{text}': unknown selection '#{word}'", nearest(word, known))
-    if not number and word in ("success", "best"):
+    if not number and word in (*STATE_SELECTIONS, "best"):
         return word, None
     if not number.isdecimal() or len(number) > MOST_DIGITS or (int(number) == 0 and word != "traj"):
         raise UsageError(f"source '{text}': '#{word}=' needs a positive whole number")

@@ -84,7 +84,8 @@ def _draw(stream: Iterator[Transitions], source: Source, env: str, rng: np.rando
         if source.endless and (total >= 2 * source.count or searched >= SEARCHED):
             break
     if total < (source.count or 0):
-        raise InputError(f"source '{source.text}' has only {total} such states in {searched:,} transitions")
+        hint = f"#{source.selection}={total}, or #{source.selection} for all" if total and not source.endless else ""
+        raise InputError(f"source '{source.text}' has only {total} such states in {searched:,} transitions", hint)
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 

@@ -11,6 +11,7 @@ from smodice_cli import containers, interrupts
 from smodice_cli.errors import ForeignFileError, InputError, nearest
 from smodice_cli.files import atomic, first_line, make_folder, writing
 from smodice_cli.lazy import h5py, np
+from smodice_cli.sources.layouts import arrays
 from smodice_cli.sources.source import COLUMNS
 
 MARK = "written_by"  # an attribute of the files that are ours to replace
@@ -55,7 +56,9 @@ def columns_of(given: Any) -> dict[str, np.ndarray]:
         known = (*COLUMNS, STATES)
         for name in given:
             if name not in known:
-                raise InputError(f"'{name}' is no column of a recording", nearest(str(name), known))
+                ends = "say terminals where the task is over there, timeouts where episodes are cut"
+                hint = ends if arrays.marking([str(name)]) else nearest(str(name), known)
+                raise InputError(f"'{name}' is no column of a recording", hint)
         if STATES in given and len(given) > 1:
             raise InputError(f"'{STATES}' are single states and go with no other column")
         return {name: np.asarray(column) for name, column in given.items()}

@@ -20,6 +20,7 @@ from smodice_cli.sources.source import EVERYTHING, Blocks, Choice, Contents, Sou
 
 BATCH = 8  # episodes a worker makes at a time
 FROM_ALL = {  # selections that may go without a number where there is an end
+    "states": "states to simulate, e.g. #states=300",
     "success": "success states to simulate, e.g. #success=300",
     "best": "trajectories the best is to be of, e.g. #best=50",
 }

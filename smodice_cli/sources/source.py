@@ -34,6 +34,12 @@ class Choice:
     subset: str = ""  # a named part of the episodes: a filter key, a split
     goes_on: bool = False  # episodes go on after terminal rows, to the next time limit
 
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Our names of columns, and the file's; a single part is what the file calls its observations."""
+        single = {"observations": self.parts[0]} if len(self.parts) == 1 else {}
+        return tuple((dict(self.keys) | single).items())
+
 
 EVERYTHING = Choice()
 MARKS = (

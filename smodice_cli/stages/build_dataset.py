@@ -47,7 +47,7 @@ class Config(BaseConfig):
     )
     expert: tuple[str, ...] = setting(
         (),
-        "expert sources, with #traj=K, #best, #states=N, #success[=N], one or more: states only, actions are not read",
+        "expert sources, with #traj=K, #best, #states[=N], #success[=N]; one or more; their actions are not read",
         flag="--expert",
         metavar="SOURCE",
     )
@@ -56,7 +56,7 @@ class Config(BaseConfig):
     )
     keys: str = setting(
         "",
-        "our names of columns and those in your files, e.g. observations=obs,actions=acts",
+        "our names of columns and those in your files, e.g. actions=acts; several with commas",
         flag="--keys",
         metavar="OURS=THEIRS",
     )
@@ -81,7 +81,7 @@ class Config(BaseConfig):
     absorbing: bool = setting(
         False,
         "add an absorbing state (indicator dimension) that terminal rows lead to",
-        flag="--absorbing/--no-absorbing",
+        flag="--absorbing",
     )
     allow_links: bool = setting(
         False,

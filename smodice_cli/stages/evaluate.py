@@ -38,9 +38,7 @@ class Config(BaseConfig):
     """eval: episodes of the policy in the simulator."""
 
     episodes: int = setting(20, "number of episodes", flag="--episodes", gt=0)
-    stochastic: bool = setting(
-        False, "sample actions instead of taking tanh(mean)", flag="--stochastic/--deterministic"
-    )
+    stochastic: bool = setting(False, "sample actions instead of taking tanh(mean)", flag="--stochastic")
     env: str = setting("", "another environment with the same states and actions to score in; its own by default")
     curve_episodes: int = setting(10, "episodes of each of the policy's snapshots; 0 leaves the curve out", ge=0)
 

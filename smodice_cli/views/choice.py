@@ -245,6 +245,16 @@ def on_equal_rows(w: np.ndarray, t: np.ndarray, config: Mapping[str, Any]) -> np
     return occupancy(w, t, config["n_step"], config["gamma"])
 
 
+def look_alike(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether no picture could tell two weightings of the same rows apart."""
+    return shared_weight(a, b) > 0.98
+
+
+def shared_weight(a: np.ndarray, b: np.ndarray) -> float:
+    """What two weightings have in common: 1 less their total variation."""
+    return float(np.minimum(a / a.sum(), b / b.sum()).sum())
+
+
 def what_if(w: np.ndarray) -> dict[str, list[dict[str, float]]]:
     """The effective sample size if the weights were clipped at c times their mean, or taken to the power 1/T."""
     w = np.asarray(w, np.float64) / np.mean(w)
@@ -271,5 +281,5 @@ def compare(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     return {
         "spearman": float(ra @ rb) / spread if spread else None,
         "overlap": overlap,
-        "shared_weight": float(np.minimum(a / a.sum(), b / b.sum()).sum()),  # 1 - total variation
+        "shared_weight": shared_weight(a, b),
     }

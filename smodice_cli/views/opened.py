@@ -133,6 +133,6 @@ def provenance(artifact: Artifact) -> Records:
                 entry["state"] = "ok" if header.digest == link.digest else "changed since"
                 waiting += [(place, deeper, link) for deeper, link in header.inputs.items()]
             except SmodiceError:
-                entry["state"] = "a file, not an artifact"
+                entry["state"] = "a file"
         chain.append(entry)
     return chain

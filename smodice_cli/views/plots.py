@@ -114,10 +114,10 @@ def mark_levels(axes: Any, levels: Mapping[str, float]) -> None:
     for text, height in levels.items():
         same = [other for other in named if math.isclose(other, height, rel_tol=1e-3, abs_tol=1e-9)]
         named.setdefault(same[0] if same else height, []).append(text)
-    place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom", "fontsize": 7.5}
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right", "fontsize": 7.5}
     for height, texts in named.items():
         axes.axhline(height, ls="--", lw=0.9, zorder=1)
-        axes.text(0.995, height, ", ".join(texts), zorder=4, **place)
+        axes.annotate(", ".join(texts), (0.995, height), (0, 3), zorder=4, **place)  # above a curve on the line
 
 
 def small_multiples(figure: Any, lines: Mapping[str, Any], across: str, **labels: str) -> Iterator[tuple[Any, str]]:

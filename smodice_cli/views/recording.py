@@ -73,9 +73,10 @@ def command(path: Path, flags: Mapping[str, str]) -> str:
 
 def as_expert(path: Path, flags: Mapping[str, str]) -> str:
     """What to say to build-dataset where it has no actions, beside data that do."""
-    chosen = flags.get("--state-columns") or flags.get("--obs-keys")
+    keys = dict(parse_keys(flags.get("--keys", "")))
+    chosen = flags.get("--state-columns") or flags.get("--obs-keys") or keys.pop("observations", "")
     own = ["--expert-keys", chosen] if chosen else []
-    own += ["--keys", flags["--keys"]] if "--keys" in flags else []
+    own += ["--keys", ",".join(f"{ours}={theirs}" for ours, theirs in keys.items())] if keys else []
     return shlex.join(["--expert", str(path), *own])
 
 
@@ -107,6 +108,7 @@ def show(facts: Facts) -> list[Block]:
         hint = [f"[dim]try:[/] {escape(facts['hint'])}"] if facts["hint"] else []
         return [*shown, [f"[yellow]cannot be read as it is[/]: {escape(facts['problem'])}", *hint]]
     read = {name: ", ".join(facts[name]) or "none" for name in ("state_names", "action_names", "left_out")}
+    read["rewards"] = "yes" if facts["rewards"] else "none"
     shown.append(figures("would be read", columns("recording"), facts | read))
     if facts["action"] and facts["episodes"] == 1 and not facts["ends"]:
         shown.append([f"[yellow]nothing marks where episodes end[/], so all is one: {escape(MARKS)}"])
@@ -116,5 +118,5 @@ def show(facts: Facts) -> list[Block]:
     if "command" in facts:
         return [*shown, [f"[dim]load it:[/] {escape(facts['command'])}"]]
     only = "without actions it can only be the expert of other data"
-    single = shlex.quote(f"{facts['path']}#states={facts['transitions'] + facts['episodes']}")
-    return [*shown, [f"{only}:  {escape(facts['as_expert'])}", f"or, of single states:  --expert {escape(single)}"]]
+    single = shlex.join(["--expert", f"{facts['path']}#states", *shlex.split(facts["as_expert"])[2:]])
+    return [*shown, [f"{only}:  {escape(facts['as_expert'])}", f"or, of single states:  {escape(single)}"]]

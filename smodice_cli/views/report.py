@@ -187,6 +187,9 @@ def report(
             if any("action_error" in found for found in results):
                 hint = "smodice inspect WEIGHTS --png draws what the weights chose"
                 raise UsageError("--png draws scores in a simulator, and these runs are scored on recordings", hint)
+            if any(found["score"] is not None for found in results):
+                hint = "--set eval.curve_episodes=10 scores the policy over training as well"
+                raise UsageError("--png draws scores over training or of several methods, and there is one score", hint)
             raise UsageError("there are no scores to draw yet", "smodice status RUN says how far the runs are")
         written.append(png.save(picture, png.pick(drawn, chosen), f"{len(runs)} run{'s' * (len(runs) > 1)}", [origin]))
     if table:

@@ -51,7 +51,9 @@ def panels(opened: Opened, facts: Facts, request: Request) -> list[Panel]:
     if dataset:
         plane = choose_plane(dataset, plane_of(request.dims, dataset))
         equal = choice.on_equal_rows(w, np.asarray(arrays["t"]), opened.artifact.header.config)
-        maps = {"as cloned": w} | ({} if equal is None else {f"{choice.EQUAL}, as in the paper": equal})
+        maps = {"as cloned": w}
+        if equal is not None and not choice.look_alike(w, equal):
+            maps[f"{choice.EQUAL}, as in the paper"] = equal
         found += [
             density_panel(plane, state_map(dataset, w, plane)),
             _panel("weight-map", "Weight by place", draw_weight_map, dataset, plane, maps, wide=len(maps) > 1),

@@ -160,7 +160,7 @@ def _chosen(opened: Opened, request: Request, w: np.ndarray, equal: np.ndarray |
         facts["branches"] = branches
     parts = choice.parts(chosen, len(w))
     facts["along"] = {name: profile(w[rows], t[rows]) for name, rows in parts.items()}
-    if equal is not None:
+    if equal is not None and not choice.look_alike(w, equal):
         name, rows = next(iter(parts.items()))
         facts["along"][f"{name}, {choice.EQUAL}"] = profile(equal[rows], t[rows])
     return facts

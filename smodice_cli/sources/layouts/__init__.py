@@ -141,7 +141,7 @@ def _open(path: Path, choice: Choice) -> Layout:
         if path.is_file() and h5py.is_hdf5(path):
             whole = stack.enter_context(h5py.File(path, "r", locking=False))
             outside.named(whole)
-            file = arrays.Named(whole, choice.keys)
+            file = arrays.Named(whole, choice.names)
         for layout in [LAYOUTS[name] for name in reversed(list(LAYOUTS))]:
             if layout.recognises(path, file):
                 _check_extra(path, layout)
@@ -180,5 +180,6 @@ def missing(origin: str, found: Any, name: str) -> InputError:
     there = ", ".join(sorted(found)) or "nothing"
     return InputError(
         f"{origin} has no '{name}' (it has: {there})",
-        f"if it is called otherwise there, say so, e.g. --keys {name}=NAME; {foreign.FORMATS}",
+        f"if it is called otherwise there, say so, e.g. --keys {name}=NAME, or of an expert's states alone "
+        f"--expert-keys NAME; {foreign.FORMATS}",
     )

@@ -6,6 +6,7 @@ Nothing is silently taken for something else: whole numbers are no actions, and 
 from __future__ import annotations
 
 import fnmatch
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,13 @@ from smodice_cli.sources.source import Blocks, Parts
 BLOCK_ROWS = 1 << 16
 ROOM = 1 << 28  # bytes that a column may declare whatever is stored of it ...
 RATIO = 20  # ... and times what is stored: more than recordings can be compressed
-NUMBERING = ("episode", "traj", "demo")  # how columns that number episodes begin ...
-OBSERVING = ("obs", "state")  # ... those of states, and of actions
+# What columns that number episodes are called ...
+NUMBERING = re.compile(
+    r"(episode|traj|demo).*|(ep|run|trial|rollout|attempt|recording)([_ .-]?(id|idx|index|no|nr|number))?"
+)
+# ... that mark ends ...
+MARKING = re.compile(r"(is_?)?(done|end|last|final|terminal|terminated|truncated|timeout)s?")
+OBSERVING = ("obs", "state")  # ... and how those of states begin, and of actions
 ACTING = ("act", "cmd", "command", "ctrl", "control", "torque", "tau", "effort", "motor")
 PICTURE = 16  # pixels: two axes of a row that are both at least as long make a picture
 
@@ -211,7 +217,30 @@ def flags(columns: Any, name: str, rows: int, origin: str) -> np.ndarray:
 
 def numbering(names: Iterable[str]) -> str:
     """The column that probably numbers the episodes; '' where none is called so."""
-    return next((name for name in names if name.lower().startswith(NUMBERING)), "")
+    return next((name for name in names if NUMBERING.fullmatch(name.lower())), "")
+
+
+def marking(names: Iterable[str]) -> str:
+    """The column that probably marks where episodes end; '' where none is called so."""
+    ours = ("terminals", "timeouts")
+    return next((name for name in names if name not in ours and MARKING.fullmatch(name.lower())), "")
+
+
+def is_marks(column: Any, rows: int) -> bool:
+    """Whether a column holds true or false, 1 or 0, for each row, and some are true."""
+    if getattr(column, "size", 0) != rows:
+        return False
+    found = np.asarray(column[:])
+    return bool(np.isin(found, (0, 1)).all() and found.any())
+
+
+def unmarked(origin: str, likely: str, keys: Iterable[tuple[str, str]]) -> InputError:
+    """The error of a recording whose episodes probably end where a column says so that nobody has named."""
+    given = "".join(f"{ours}={theirs}," for ours, theirs in keys)
+    return InputError(
+        f"{origin} has a column '{likely}', and nothing says whether it marks where episodes end",
+        f"--keys {given}timeouts={likely} (they are cut there) or --keys {given}terminals={likely} (the task is over)",
+    )
 
 
 def whole_numbers(column: np.ndarray, origin: str, name: str) -> np.ndarray:

@@ -65,8 +65,11 @@ class D4rl(Layout):
             arrays.flags(columns, name, self.rows, self.origin) for name in ("terminals", "timeouts")
         )
         if self.numbers is None:
-            if not terminals.any() and not timeouts.any() and (likely := self.likely()):
-                raise arrays.uncertain(self.origin, likely)
+            if not terminals.any() and not timeouts.any():
+                if likely := self.likely():
+                    raise arrays.uncertain(self.origin, likely)
+                if (name := arrays.marking(self.held)) and arrays.is_marks(self.held[name], self.rows):
+                    raise arrays.unmarked(self.origin, name, self.choice.keys)
             return terminals, timeouts
         last = np.append(self.numbers[1:] != self.numbers[:-1], True)
         early = np.flatnonzero((timeouts if self.choice.goes_on else terminals | timeouts) & ~last)
@@ -96,15 +99,17 @@ class D4rl(Layout):
         return [] if marked or not (likely := self.likely()) else ["--episode-column", likely]
 
     def _guessed_keys(self) -> list[str]:
-        """--keys by the names that the file has, where nobody has given any."""
+        """--keys by the names that the file has, beside those that were given."""
         called = {"observations": arrays.OBSERVING, "actions": arrays.ACTING}
+        given = dict(self.choice.keys)
         found = {
             ours: next((name for name in self.held if name.lower().startswith(begins)), "")
             for ours, begins in called.items()
+            if ours not in given
         }
-        if self.choice.keys or not found["observations"]:
+        if not found.get("observations"):
             return []
-        return ["--keys", ",".join(f"{ours}={theirs}" for ours, theirs in found.items() if theirs)]
+        return ["--keys", ",".join(f"{ours}={theirs}" for ours, theirs in (found | given).items() if theirs)]
 
     @cached_property
     def numbers(self) -> np.ndarray | None:
@@ -181,9 +186,10 @@ class Npz(D4rl):
         with np.load(self.path, allow_pickle=False) as archive:
             declared = sum(entry.file_size for entry in archive.zip.infolist())
             arrays.check_size(declared, self.path.stat().st_size, self.origin)
-            named = arrays.Named(archive, self.choice.keys)
+            named = arrays.Named(archive, self.choice.names)
             wanted = (*self.reads, self.choice.episode)
-            return {name: named[name] if name in wanted or arrays.numbering([name]) else None for name in named}
+            called = (arrays.numbering(named), arrays.marking(named))
+            return {name: named[name] if name in (*wanted, *called) else None for name in named}
 
     def listing(self) -> dict[str, str]:
         return {name: f"{' x '.join(map(str, shape)) or 'one value'} {kind}" for name, shape, kind in heads(self.path)}

@@ -24,5 +24,5 @@ class Npy(D4rl):
         if self.path.is_file():
             return {"observations": np.load(self.path, mmap_mode="r")}
         places = {path.stem: path for path in sorted(self.path.glob("*.npy"))}
-        named = arrays.Named(places, self.choice.keys)
+        named = arrays.Named(places, self.choice.names)
         return {name: np.load(named[name], mmap_mode="r") for name in named}

@@ -13,24 +13,12 @@ from smodice_cli.lazy import np
 from smodice_cli.sources.layouts import Layout, arrays
 from smodice_cli.sources.source import Blocks, Contents, Parts
 
-BESIDE = (
-    *arrays.NUMBERING,
-    "time",
-    "stamp",
-    "frame",
-    "index",
-    "step",
-    "reward",
-    "done",
-    "terminal",
-    "truncat",
-    "success",
-)
+BESIDE = ("time", "stamp", "frame", "index", "step", "reward", "done", "terminal", "truncat", "success")
 
 
 def _is_beside(name: str) -> bool:
     """Whether a column's name says that it is no part of a state."""
-    return name.startswith(BESIDE) or name in ("", "t", "dt", "row")
+    return name.startswith(BESIDE) or name in ("", "t", "dt", "row") or bool(arrays.numbering([name]))
 
 
 @dataclass(frozen=True)
@@ -112,6 +100,9 @@ class Table(Layout):
         if not episode and (likely := arrays.numbering(columns)):
             raise arrays.uncertain(self.origin, likely)
         single = {name: keys.get(name, name) for name in ("rewards", "terminals", "timeouts")}
+        marked = episode or single["terminals"] in columns or single["timeouts"] in columns
+        if not marked and (likely := arrays.marking(columns)):
+            raise arrays.unmarked(self.origin, likely, choice.keys)
         return Wanted(
             arrays.pick(states, columns, self.origin, "--state-columns"),
             [name for pattern in actions for name in fnmatch.filter(columns, pattern)],
@@ -137,7 +128,8 @@ class Table(Layout):
         wanted, kinds = self.wanted(), self.kinds()
         for name in wanted.all():
             if "text" in kinds[name] or "picture" in kinds[name]:
-                raise InputError(f"{self.origin}: '{name}' holds {kinds[name]}, not numbers")
+                hint = "number the episodes instead, 0, 1, 2 and so on" if name == wanted.episode else ""
+                raise InputError(f"{self.origin}: '{name}' holds {kinds[name]}, not numbers", hint)
         names, acted = (
             tuple(one for name in part for one in self.dimensions(name)) for part in (wanted.states, wanted.actions)
         )

@@ -142,7 +142,7 @@ def settings(config: Mapping[str, Any]) -> list[str]:
 
 def curves(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
     """Every figure of a training log in a line."""
-    points = 40 if console.width() >= WIDE else 16
+    points = 40 if console.width() >= WIDE else 12
     rows = []
     for name, curve in found.items():
         if values := curve["values"]:

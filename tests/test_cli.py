@@ -236,6 +236,8 @@ def test_the_shell_is_offered_names_and_files_that_fit(run: Path, monkeypatch: p
     assert offered("run", "--algo", "smodice,bc-") == {"smodice,bc-expert-only"}
     assert offered("run", "--preset", "p") == {"paper"}
     assert offered("run", "--variants", "abl") == {"ablation"}
+    assert offered("export", "--to", "c") == {"csv"}
+    assert offered("export", "file", "run/weights") == {"run/weights.h5"}
     assert "value.gamma=" in offered("run", "--set", "value.")
     assert offered("run", "--set", "value.sampling=") == {"value.sampling=uniform", "value.sampling=discounted"}
     assert offered("train-value", "--disc", "run/d") == {"run/disc.safetensors"}

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from smodice_cli import completion
 from smodice_cli.cli import TOOLS, command
 from smodice_cli.console import console, escape
 from smodice_cli.errors import InputError, UsageError
@@ -23,8 +24,16 @@ TOP = 10  # trajectories
     after_demo=True,
 )
 def export(
-    file: Annotated[Path, typer.Argument(help="Weights, or for onnx a policy.")],
-    to: Annotated[str, typer.Option(metavar="FORM", help=f"{' | '.join(EXPORTS)}.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Weights, or for onnx a policy.", autocompletion=completion.files_like(".h5", ".safetensors")
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(metavar="FORM", help=f"{' | '.join(EXPORTS)}.", autocompletion=completion.one_of(lambda: EXPORTS)),
+    ],
     out: Annotated[Path | None, typer.Option(help="Where to write; default: beside the file.")] = None,
     top: Annotated[
         int | None, typer.Option(min=1, help=f"filter-key, episodes: how many of the heaviest trajectories ({TOP}).")

@@ -224,7 +224,7 @@ def test_an_input_that_is_missing_or_cut_short_or_of_another_kind(run: Path, sta
     assert "does not exist" in refuse(3, stage, flag, run / "absent", *out)
     assert "damaged or cut short" in refuse(3, stage, flag, run / "cut", *out)
     assert "neither HDF5, safetensors nor JSON" in refuse(3, stage, flag, run / "text", *out)
-    assert "artifact, but a" in refuse(3, stage, flag, run / "eval.json", *out)
+    assert "artifact, where one of the kind" in refuse(3, stage, flag, run / "eval.json", *out)
     assert "is a folder" in refuse(3, stage, flag, run, *out)
     assert listing(run) == before
 
@@ -316,7 +316,7 @@ def test_a_recipe_that_cannot_be_meant(tmp_path: Path, text: str, words: str, ne
 
 
 def test_a_file_that_is_no_recipe_is_not_printed(run: Path) -> None:
-    assert "is not valid TOML" in refuse(4, "recipes", run / "dataset.h5")
+    assert "is no recipe, which is a TOML file" in refuse(4, "recipes", run / "dataset.h5")
 
 
 def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:

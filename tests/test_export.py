@@ -161,7 +161,7 @@ def test_what_cannot_be_exported_is_refused(
     path, weights = robomimic
     assert "unknown form 'xlsx'" in refuse(2, "export", weights, "--to", "xlsx")
     assert "does not" in refuse(2, "export", weights, "--to", "csv", "--top", "3")
-    assert "takes a policy" in refuse(3, "export", weights, "--to", "onnx")
+    assert "is a form of policy" in refuse(3, "export", weights, "--to", "onnx")
     assert "ends in .csv" in refuse(2, "export", weights, "--to", "csv", "--out", tmp_path / "x.parquet")
     assert "has only 6 trajectories" in refuse(3, "export", weights, "--to", "episodes", "--top", "7")
     assert "not from one robomimic file" in refuse(3, "export", lerobot[1], "--to", "filter-key", "--top", "2")

@@ -200,7 +200,8 @@ def test_a_discriminator_with_safe_negatives_resumes(
 def test_tailos_settings_are_the_published_ones(tmp_path: Path) -> None:
     settings = ALGORITHMS["tailo"].defaults
     assert {name: settings["disc"][name] for name in ("prior", "safe")} == {"prior": 0.2, "safe": 0.8}
-    assert settings["value"] == {"estimator": "returns", "gamma": 0.998, "alpha": 0.8}, "exp(R/alpha) is exp(1.25 R)"
+    published = {"estimator": "returns", "ceiling": 1.0, "gamma": 0.998, "alpha": 0.8}
+    assert settings["value"] == published, "exp(R/alpha) is exp(1.25 R), however large R is"
     data = ("--data", tmp_path / "no.h5", "--set", "safe=0.5")
     assert "disc.safe needs disc.prior" in refuse(4, "train-disc", *data)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ TAG = "smodice"  # where the header lies
 MAX_DEPTH = 30  # of JSON, ours has less than 10
 MAX_TEXT = 1 << 28  # bytes of JSON that are read at once
 HDF5_OVERHEAD = 1 << 16  # bytes of HDF5's own bookkeeping, generously
+HDF5_MEMORY = 1 << 27  # bytes of memory that reading it may take
 # What readers raise on files that are cut short, damaged or made up.
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
 
@@ -59,7 +61,7 @@ def _read_json(path: Path) -> Contents:
 
 
 def _read_hdf5(path: Path) -> Contents:
-    with h5py.File(path, "r", locking=False) as file:  # nobody writes into an artifact
+    with open_hdf5(path) as file:
         text = file.attrs.get(TAG)
         text = text.decode() if isinstance(text, bytes) else text
         arrays = {}
@@ -73,6 +75,42 @@ def _read_hdf5(path: Path) -> Contents:
 
             file.visititems(visit)
     return text, arrays
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """An HDF5 file to read, all of whose groups have been gone through once in little memory.
+
+    The library follows a damaged group's list of free space round in a circle, and takes memory at every step.
+    """
+    with h5py.File(path, "r", locking=False) as file:  # no file is written into once it has its name
+        with _little_memory(HDF5_MEMORY):
+            file.id.links.visit(lambda name: None)
+        yield file
+
+
+_limiting = threading.Lock()  # the limit is the whole process's
+
+
+@contextmanager
+def _little_memory(room: int) -> Iterator[None]:
+    """Let the process grow by so many bytes at most, where the system can say how large it is (Linux)."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        yield
+        return
+    import resource
+
+    used = int(status.split("VmData:")[1].split()[0]) << 10
+    with _limiting:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        lower = used + room if soft == resource.RLIM_INFINITY else min(soft, used + room)
+        resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def map_dataset(path: Path, dataset: Any) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -351,6 +352,20 @@ def test_a_filter_is_for_files_that_have_one(tmp_path: Path) -> None:
 
 
 # --- files that ask for more than they hold ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_free_space_that_leads_in_a_circle_is_one_sentence(tmp_path: Path, group: int) -> None:
+    """The HDF5 library follows it for ever, and takes memory at every step."""
+    path = formats.robomimic(tmp_path / "arm.hdf5", ARM)
+    whole = bytearray(path.read_bytes())
+    places = [place for place in range(len(whole)) if whole[place : place + 4] == b"HEAP"]
+    first, names = struct.unpack_from("<QQ", whole, places[group] + 16)
+    struct.pack_into("<Q", whole, names + first, first)  # the first free piece says that the next one is itself
+    path.write_bytes(whole)
+    assert "is cut short" in refused(tmp_path, path)
+    shutil.copy(path, tmp_path / "dataset.h5")
+    assert "Traceback" not in smodice("inspect", tmp_path / "dataset.h5").stderr
 
 
 def test_a_zarr_store_that_declares_what_it_does_not_hold(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli import artifacts
+from smodice_cli.containers import open_hdf5
 from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.exports import Export
 from smodice_cli.files import read_text
@@ -42,7 +43,7 @@ class FilterKey(Export):
         if not recording.is_file():
             raise InputError(f"{recording}, which the weights were made from, is not there")
         names = [weights.names[source].format(one["episode"]) for one in chosen]
-        with h5py.File(recording, "r") as original, h5py.File(target, "w", locking=False) as linked:
+        with open_hdf5(recording) as original, h5py.File(target, "w", locking=False) as linked:
             linked["data"] = h5py.ExternalLink(os.path.relpath(recording.resolve(), target.resolve().parent), "/data")
             for name in original.get("mask", {}):
                 linked[f"mask/{name}"] = original["mask"][name][:]

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from smodice_cli.console import console
+from smodice_cli.containers import open_hdf5
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, OutputError, UsageError, nearest
 from smodice_cli.files import atomic, first_line, locked, sha256
-from smodice_cli.lazy import h5py
 from smodice_cli.sources.file import Recorded
 
 CHUNK = 1 << 20
@@ -172,7 +172,7 @@ def _receive(answer: Any, file: IO[bytes], dataset: str) -> int | None:
 def unusable(path: Path) -> str:
     """Why a file cannot be a D4RL data set, or ''."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             missing = [name for name in NEEDED if name not in file]
             return f"it has no '{missing[0]}'" if missing else ""
     except OSError as error:

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from smodice_cli.algos import tabular as exact
+from smodice_cli.containers import open_hdf5
 from smodice_cli.envs import gridworld
 from smodice_cli.envs.gridworld import Gridworld
 from smodice_cli.errors import DivergedError, InputError
@@ -65,7 +66,7 @@ def begins_anywhere(grid: Gridworld, config: Config) -> bool:
 
 def read_counts(path: Path) -> Problem:
     """HDF5 with initial (S,), expert (S,) and counts (S, A, S) or columns state, action, next_state[, count]."""
-    with layouts.damage_explained(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
+    with layouts.damage_explained(path, "an HDF5 file"), open_hdf5(path) as file:
         outside.named(file)
         present = {name: file[name] for name in COUNTED if isinstance(file.get(name), h5py.Dataset)}
         for column in present.values():

@@ -15,6 +15,7 @@ from csv import Error as CsvError
 from pathlib import Path
 from typing import Any, ClassVar
 
+from smodice_cli.containers import open_hdf5
 from smodice_cli.errors import InputError
 from smodice_cli.files import check_regular, first_line
 from smodice_cli.lazy import h5py
@@ -139,7 +140,7 @@ def _open(path: Path, choice: Choice) -> Layout:
     with ExitStack() as stack, damage_explained(path, Layout.format):
         file = None
         if path.is_file() and h5py.is_hdf5(path):
-            whole = stack.enter_context(h5py.File(path, "r", locking=False))
+            whole = stack.enter_context(open_hdf5(path))
             outside.named(whole)
             file = arrays.Named(whole, choice.names)
         for layout in [LAYOUTS[name] for name in reversed(list(LAYOUTS))]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from smodice_cli.containers import open_hdf5
 from smodice_cli.errors import InputError
 from smodice_cli.lazy import h5py
 
@@ -71,7 +72,7 @@ def _external_links(file: Any) -> list[str]:
 def _named(path: Path) -> list[Path]:
     """The files that an HDF5 file names, from its own folder or else, as the library does, from the current one."""
     names: list[str] = []
-    with h5py.File(path, "r", locking=False) as file:
+    with open_hdf5(path) as file:
         names += [file.get(name, getlink=True).filename for name in _external_links(file)]
 
         def visit(name: str, item: Any) -> None:

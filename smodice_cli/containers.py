@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,17 @@ def _read_hdf5(path: Path) -> Contents:
     return text, arrays
 
 
-@contextmanager
-def open_hdf5(path: Path) -> Iterator[Any]:
+def open_hdf5(path: Path) -> Any:
     """An HDF5 file to read, all of whose groups have been gone through once in little memory.
 
     The library follows a damaged group's list of free space round in a circle, and takes memory at every step.
     """
-    with h5py.File(path, "r", locking=False) as file:  # no file is written into once it has its name
+    with ExitStack() as stack:
+        file = stack.enter_context(h5py.File(path, "r", locking=False))  # nobody writes into a file that has its name
         with _little_memory(HDF5_MEMORY):
             file.id.links.visit(lambda name: None)
-        yield file
+        stack.pop_all()  # from now on the caller closes it
+        return file
 
 
 _limiting = threading.Lock()  # the limit is the whole process's

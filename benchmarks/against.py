@@ -36,7 +36,7 @@ main()
 def processor_time(code: Path, words: list[str], folder: Path) -> float:
     """Seconds of a command and of all that it started."""
     command = [sys.executable, "-P", "-c", PROGRAM.format(code=str(code)), *words]
-    environment = os.environ | {"PYTHONPATH": str(code)}
+    environment = os.environ | {"PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": ""}  # modules are compiled once
     with open(os.devnull, "w") as nowhere:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=nowhere, stderr=nowhere)
     _, status, used = os.wait4(process.pid, 0)

@@ -241,7 +241,7 @@ def load(path: Path, kind: str) -> Artifact:
     found = _read(path)
     if found.header.kind != kind:
         raise InputError(
-            f"{path} is a {found.header.kind} artifact, where one of the kind {kind} is needed",
+            f"{path} is an artifact of the kind {found.header.kind}, where one of the kind {kind} is needed",
             f"smodice status {path.parent} lists what is there",
         )
     if not found.is_whole():

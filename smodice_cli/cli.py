@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from smodice_cli import __version__, completion, interrupts, tracking
 from smodice_cli.algos import ALGORITHMS
@@ -151,6 +152,20 @@ class Common:
     set: Set = None
 
 
+class Command(typer.core.TyperCommand):
+    """A command that knows a setting, `--steps`, by its name, and says how it is written: `--set policy.steps=`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            wanted = f".{getattr(error, 'option_name', '').lstrip('-').replace('-', '_')}="
+            settings = [f"--set {key}" for key in completion.assignments("") if key.endswith(wanted)]
+            if settings and any(parameter.name == "set" for parameter in self.params):
+                error.possibilities = settings  # type: ignore[attr-defined]
+            raise
+
+
 def command(
     panel: str,
     name: str,
@@ -186,7 +201,7 @@ def command(
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
         heading = f"[bold]Examples[/]{f', after: {DEMO}' if after_demo else ''}"
         examples = "\n\n".join([heading, *(f"  {_dimmed(line)}" for line in lines)])
-        app.command(name, rich_help_panel=panel, epilog=examples)(wrapper)
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=examples)(wrapper)
         return function
 
     return decorate

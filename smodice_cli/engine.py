@@ -351,7 +351,7 @@ def why(context: Context) -> str:
     for kind, (path, found) in there.items():
         if found and found.header.kind != kind:
             raise ForeignFileError(
-                f"{path} holds a {found.header.kind}, not a {kind}",
+                f"{path} holds an artifact of the kind {found.header.kind}, not {kind}",
                 "choose another --out, or overwrite it with --force",
             )
     out, present = there[context.stage.kind]

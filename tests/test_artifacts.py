@@ -94,7 +94,7 @@ def test_a_newer_schema_is_refused_by_name(run: Path) -> None:
 
 def test_another_kind_is_refused_by_name(run: Path) -> None:
     said = refuse(3, "train-value", "--disc", run / "policy.safetensors", "--out", run / "new.safetensors")
-    assert "is a policy artifact, where one of the kind disc is needed" in said
+    assert "is an artifact of the kind policy, where one of the kind disc is needed" in said
 
 
 @pytest.mark.parametrize("text", [b"", b"hello", b"\x89HDF\r\n\x1a\nnonsense", b"{}", b'{"smodice": 3}', b"\0" * 99])

@@ -139,7 +139,7 @@ def test_files_that_are_not_ours_or_of_another_kind_stay(run: Path, tmp_path: Pa
     (run / "film.gif").write_text("mine")
     before = listing(run)
     value = ("train-value", "--disc", run / "disc.safetensors", *few, "--out")
-    assert "holds a dataset, not a weights" in refuse(5, *value, run / "x.safetensors")
+    assert "holds an artifact of the kind dataset, not weights" in refuse(5, *value, run / "x.safetensors")
     assert "is no log of smodice's" in refuse(5, *value, run / "y.safetensors")
     assert "is a folder" in refuse(5, *value, run / "folder.safetensors", "--force")
     assert "exists" in refuse(5, "eval", "--policy", run / "policy.safetensors", "--video", run / "film.gif")
@@ -224,7 +224,7 @@ def test_an_input_that_is_missing_or_cut_short_or_of_another_kind(run: Path, sta
     assert "does not exist" in refuse(3, stage, flag, run / "absent", *out)
     assert "damaged or cut short" in refuse(3, stage, flag, run / "cut", *out)
     assert "neither HDF5, safetensors nor JSON" in refuse(3, stage, flag, run / "text", *out)
-    assert "artifact, where one of the kind" in refuse(3, stage, flag, run / "eval.json", *out)
+    assert "is an artifact of the kind eval, where one of the kind" in refuse(3, stage, flag, run / "eval.json", *out)
     assert "is a folder" in refuse(3, stage, flag, run, *out)
     assert listing(run) == before
 

@@ -111,7 +111,7 @@ def test_foreign_weights_are_refused_and_stay(run: Path) -> None:
 def test_another_kind_of_artifact_is_not_overwritten(run: Path) -> None:
     before = listing(run)
     said = refuse(5, *stages(run)["policy.safetensors"], "--out", run / "disc.safetensors")
-    assert "holds a disc, not a policy" in said
+    assert "holds an artifact of the kind disc, not policy" in said
     assert listing(run) == before
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import ENV, PATIENCE, SMALL, smodice, succeed, wait_for
+from conftest import ENV, PATIENCE, SMALL, refuse, smodice, succeed, wait_for
 from recordings import write_file
 
 from smodice_cli import __version__
@@ -365,3 +365,7 @@ def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_p
     wait_for(lambda: not processes_of(process.pid))
     succeed(*command(200)[3:])
     assert [path.name for path in tmp_path.iterdir()] == ["d.h5"]
+
+
+def test_a_setting_taken_for_a_flag_is_named() -> None:
+    assert "--set value.n_step=" in refuse(2, "run", "hopper", "--n-step", "3")

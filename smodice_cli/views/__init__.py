@@ -34,7 +34,7 @@ class View:
         """Refuse a request that this kind cannot meet."""
         if request.compare or request.trajectory is not None or request.frames:
             asked = "--compare, --trajectory and --frames look at weights"
-            raise UsageError(f"{opened.artifact.path} is a {opened.kind} artifact: {asked}")
+            raise UsageError(f"{opened.artifact.path} is an artifact of the kind {opened.kind}: {asked}")
 
     def log_path(self, path: Path) -> Path:
         """Where the training log of the artifact at `path` lies."""

@@ -40,9 +40,11 @@ def check(dataset: Any) -> None:
     """Refuse a dataset that is not in a file that the user named, or whose numbers are not."""
     if _allowed:
         return
-    linked = h5py.h5o.get_info(dataset.id).fileno not in _named_by_user
-    if linked or dataset.is_virtual or dataset.external:
-        raise InputError(f"{dataset.file.filename}: '{dataset.name}' takes its numbers from other files", HINT)
+    file, name = dataset.file.filename, dataset.name
+    if h5py.h5o.get_info(dataset.id).fileno not in _named_by_user:
+        raise InputError(f"the recording takes its numbers from other files: a link leads to '{name}' of {file}", HINT)
+    if dataset.is_virtual or dataset.external:
+        raise InputError(f"{file}: '{name}' takes its numbers from other files", HINT)
 
 
 def reached(path: Path) -> list[Path]:

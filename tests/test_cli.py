@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import ENV, PATIENCE, SMALL, refuse, smodice, succeed, wait_for
+from conftest import ENV, PATIENCE, SMALL, smodice, succeed, wait_for
 from recordings import write_file
 
 from smodice_cli import __version__
@@ -368,4 +368,6 @@ def test_killing_a_simulation_leaves_no_orphans_and_the_next_run_cleans_up(tmp_p
 
 
 def test_a_setting_taken_for_a_flag_is_named() -> None:
-    assert "--set value.n_step=" in refuse(2, "run", "hopper", "--n-step", "3")
+    outcome = smodice("run", "hopper", "--n-step", "3")
+    assert outcome.code == 2
+    assert "--set value.n_step=" in outcome.stderr

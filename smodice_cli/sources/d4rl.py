@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from smodice_cli.console import console
-from smodice_cli.containers import open_hdf5
+from smodice_cli.containers import DAMAGE, open_hdf5
 from smodice_cli.envs import d4rl_tables
 from smodice_cli.errors import InputError, OutputError, UsageError, nearest
 from smodice_cli.files import atomic, first_line, locked, sha256
@@ -175,5 +175,5 @@ def unusable(path: Path) -> str:
         with open_hdf5(path) as file:
             missing = [name for name in NEEDED if name not in file]
             return f"it has no '{missing[0]}'" if missing else ""
-    except OSError as error:
+    except DAMAGE as error:
         return f"it does not open as HDF5 ({first_line(error)})"

@@ -119,5 +119,5 @@ def _is_ours(place: Path) -> bool:
     try:
         with h5py.File(place, "r", locking=False) as file:
             return file.attrs.get(MARK) == WRITER
-    except OSError:
+    except containers.DAMAGE:
         return False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from smodice_cli import artifacts, envs
 from smodice_cli.console import escape
+from smodice_cli.containers import DAMAGE
 from smodice_cli.errors import SmodiceError
 from smodice_cli.files import matching
 from smodice_cli.lazy import h5py, np
@@ -30,7 +31,7 @@ def is_one(path: Path) -> bool:
 
 
 def _is_artifact(path: Path) -> bool:
-    with suppress(OSError):
+    with suppress(*DAMAGE):
         if path.is_file() and h5py.is_hdf5(path):
             with h5py.File(path, "r") as file:
                 return artifacts.TAG in file.attrs

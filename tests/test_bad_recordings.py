@@ -436,11 +436,12 @@ def test_an_npy_file_whose_header_is_cut_is_one_sentence(tmp_path: Path) -> None
     refused(tmp_path, path, *KEYS)
 
 
-def test_a_file_whose_root_is_nowhere_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_whose_root_is_no_group_is_one_sentence(tmp_path: Path) -> None:
     """It opens, and the first look into it fails."""
     path = formats.robomimic(tmp_path / "arm.hdf5", ARM)
     whole = bytearray(path.read_bytes())
-    struct.pack_into("<Q", whole, 64, 1 << 40)  # where the superblock says that the root is
+    (root,) = struct.unpack_from("<Q", whole, 64)  # the superblock says where
+    struct.pack_into("<H", whole, root + 16, 0)  # instead of: here is the table of a group
     path.write_bytes(whole)
     refuse(3, "inspect", path)
     refused(tmp_path, path)

@@ -15,7 +15,7 @@ from smodice_cli.algos import ALGORITHMS, nets
 from smodice_cli.algos.divergences import DIVERGENCES
 from smodice_cli.algos.losses import bellman_residual, importance_weights, value_loss
 from smodice_cli.algos.sampling import moved, resident, row_sampler
-from smodice_cli.algos.segments import Segments, absorb, return_weights, row_weights, segments
+from smodice_cli.algos.segments import Segments, absorb, lasting, return_weights, row_weights, segments
 from smodice_cli.config import Config as BaseConfig
 from smodice_cli.config import setting
 from smodice_cli.data import Dataset
@@ -131,6 +131,7 @@ def set_up(dataset: Dataset, reward: np.ndarray, end_reward: np.ndarray, config:
     last_rows = dataset.offsets[1:] - 1
     terminal = dataset["terminals"][last_rows] != 0
     stays = np.where(terminal, config.terminal == "absorb", config.timeout == "absorb")
+    end_reward = np.where(terminal, end_reward, lasting(reward, end_reward, dataset.offsets, config.n_step))
     found = segments(reward, dataset.offsets, config.n_step, config.gamma)
     longest = int(np.diff(dataset.offsets).max())
     rate = config.gamma if config.sampling == "discounted" else 1.0

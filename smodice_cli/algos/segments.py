@@ -69,6 +69,15 @@ def absorb(found: Segments, ends: np.ndarray, end_reward: np.ndarray, n: int, ga
     )
 
 
+def lasting(reward: np.ndarray, end_reward: np.ndarray, offsets: np.ndarray, n: int) -> np.ndarray:
+    """The mean R of each episode's last n states, its end among them: what goes on where the episode was cut (D11)."""
+    stops = offsets[1:]
+    first = np.maximum(stops - n + 1, offsets[:-1])
+    total = np.append(0.0, np.cumsum(reward, dtype=np.float64))
+    mean = (total[stops] - total[first] + end_reward) / (stops - first + 1)
+    return mean.astype(end_reward.dtype)
+
+
 def row_weights(xi: np.ndarray, offsets: np.ndarray, n: int, gamma: float) -> np.ndarray:
     """w_t = sum_{k<n} gamma^k xi_{t-k} within the episode."""
     total = xi.astype(np.float64)

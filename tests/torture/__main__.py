@@ -41,7 +41,7 @@ PIECES = {  # kind: pieces, and tries in each; none: all that there are, divided
     "limits": (1, None),
     "power": (1, None),
     "random": (4, 275),
-    "runs": (2, 12),
+    "runs": (2, 30),
     "files": (4, 5050),
     "flags": (2, 2550),
     "calls": (1, 1000),

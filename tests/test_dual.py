@@ -49,12 +49,14 @@ def row_by_row(
         terminal = bool(dataset["terminals"][stop - 1])
         cut = bool(dataset["timeouts"][stop - 1]) and not terminal
         stays = config.terminal == "absorb" if terminal else config.timeout == "absorb"
+        late = [*reward[start:stop].tolist(), float(end[k])][-n:]
+        goes_on = float(end[k]) if terminal else sum(late) / len(late)
         for t in range(start, stop):
             taken = reward[t : min(t + n, stop)].tolist()
             last = t + len(taken) - 1
             reaches = last == stop - 1
             if reaches and stays:
-                taken += [float(end[k])] * (n - len(taken))
+                taken += [goes_on] * (n - len(taken))
             discount = GAMMA ** len(taken)
             if reaches and terminal and config.terminal == "zero":
                 discount = 0.0
@@ -63,7 +65,7 @@ def row_by_row(
             dropped = config.timeout == "drop" and reaches and cut
             probability.append(0.0 if dropped else GAMMA ** (t - start) if discounted else 1.0)
         if stays:
-            stay = float(end[k]) * sum(GAMMA**i for i in range(n)) + (GAMMA**n - 1) * float(v_next[stop - 1])
+            stay = goes_on * sum(GAMMA**i for i in range(n)) + (GAMMA**n - 1) * float(v_next[stop - 1])
             loops.append((stay, GAMMA ** (stop - start) if discounted else 1.0))
     both = [*zip(residual, probability, strict=True), *loops]
     return np.array([r for r, _ in both]), np.array([p for _, p in both])

@@ -4,8 +4,8 @@ A segment that starts at row t covers the next m = min(n, rows left in the episo
 R_n = sum_{k<m} gamma^k R(s_{t+k}) and its discount gamma^m, so the dual of the paper holds with s' = s_{t+m}; n = 1 is
 the paper. A row's own weight is the discounted sum over the segments that cover it, w_t = sum_{k<n} gamma^k xi_{t-k}.
 
-A terminal state may be absorbing (D11): segments that reach it go on in it to their full n steps, and one segment more
-for each such episode starts in it and stays, so that nothing in the data is a dead end.
+An end may be absorbing (D11): segments that reach it go on in it to their full n steps, and one segment more for each
+such episode starts in it and stays, so that nothing in the data is a dead end.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Config(BaseConfig):
     )
     timeout: str = setting(
         "absorb",
-        "where an episode was cut: its last n states forever, V of the end state (a dead end), or no part and no weight",
+        "where an episode was cut: its last states forever, V of the end state (a dead end), or no part and no weight",
         choices=("absorb", "bootstrap", "drop"),
     )
     steps: int = setting(3000, "gradient steps", gt=0)

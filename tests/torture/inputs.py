@@ -190,7 +190,7 @@ def _change(whole: Path, changed: list[str], name: str, how: str, seed: int, pla
 
 
 def _same(original: Path, name: str, shown: bool, place: Path) -> str:
-    """A changed file that was accepted must hold what it held, or be shown as a recording, which it is without a tag."""
+    """A changed file that was accepted must hold what it held, or be shown as what it is without a tag, a recording."""
     from smodice_cli import artifacts
     from smodice_cli.views import recording
 

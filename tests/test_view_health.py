@@ -105,6 +105,26 @@ def test_flow_residual_tells_weights_apart_on_slow_motion(finished_run: Path) ->
     assert single > 1
 
 
+def test_flow_residual_of_some_episodes_is_nearly_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single rows drawn from fast motion would not cancel out, and look as if nothing flowed."""
+    rng, episodes, length = np.random.default_rng(0), 200, 50
+    phase = rng.uniform(0, 6, (episodes, 1)) + np.arange(length + 1)
+    states = np.stack([np.sin(phase), np.cos(phase), np.broadcast_to(np.arange(length + 1) / length, phase.shape)], -1)
+    arrays = {
+        "observations": states[:, :-1].reshape(-1, 3),
+        "next_observations": states[:, 1:].reshape(-1, 3),
+        "terminals": np.zeros(episodes * length),
+        "mean": np.zeros(3),
+        "std": np.ones(3),
+        "episode_offsets": np.arange(episodes + 1) * length,
+    }
+    dataset = Dataset(arrays, ENV, [0, 1, 2], False, ["a"])
+    w = np.repeat(rng.exponential(size=episodes), length) * 0.9 ** dataset.time_of_row()
+    whole = flow_residual(dataset, w, 0.9)
+    monkeypatch.setattr("smodice_cli.views.diagnostics.FEATURE_ROWS", 2_000)
+    assert flow_residual(dataset, w, 0.9) == pytest.approx(whole, abs=0.1)
+
+
 def test_verdict_is_green_on_even_weights_and_red_on_five_rows(run: Path) -> None:
     rng = np.random.default_rng(0)
     even = weight_health(rng.random(3000) + 0.5, np.zeros(3000, int), ["a"])

@@ -121,7 +121,7 @@ def test_flow_residual_of_some_episodes_is_nearly_that_of_all(monkeypatch: pytes
     dataset = Dataset(arrays, ENV, [0, 1, 2], False, ["a"])
     w = np.repeat(rng.exponential(size=episodes), length) * 0.9 ** dataset.time_of_row()
     whole = flow_residual(dataset, w, 0.9)
-    monkeypatch.setattr("smodice_cli.views.diagnostics.FEATURE_ROWS", 2_000)
+    monkeypatch.setattr("smodice_cli.views.diagnostics.FEATURE_ROWS", 1_000)
     assert flow_residual(dataset, w, 0.9) == pytest.approx(whole, abs=0.1)
 
 

@@ -244,18 +244,25 @@ def with_absorbing(block: Transitions) -> Transitions:
     )
 
 
-def moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per dimension in one streaming pass; constant dimensions get a deviation of 1."""
-    count, mean, m2 = 0, np.zeros(column.shape[1]), np.zeros(column.shape[1])
+def moments(column: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per dimension in one streaming pass; constant dimensions get a deviation of 1.
+
+    With weights, those of the rows that have any, counted by them.
+    """
+    count, mean, m2 = 0.0, np.zeros(column.shape[1]), np.zeros(column.shape[1])
     for start in range(0, len(column), STATS_BLOCK):
         block = np.asarray(column[start : start + STATS_BLOCK], np.float64)
-        block_mean = block.mean(axis=0)
+        w = np.ones(len(block)) if weights is None else weights[start : start + STATS_BLOCK]
+        mass = w.sum()
+        if not mass:
+            continue
+        block_mean = w @ block / mass
         delta = block_mean - mean
-        total = count + len(block)
-        m2 += ((block - block_mean) ** 2).sum(axis=0) + delta**2 * count * len(block) / total
-        mean += delta * len(block) / total
+        total = count + mass
+        m2 += w @ (block - block_mean) ** 2 + delta**2 * count * mass / total
+        mean += delta * mass / total
         count = total
-    std = np.sqrt(m2 / max(count, 1))
+    std = np.sqrt(m2 / max(count, 1e-30))
     return mean.astype(np.float32), np.where(std < 1e-6, 1.0, std).astype(np.float32)
 
 

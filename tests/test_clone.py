@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from smodice_cli.algos import clone
+from smodice_cli.data import Dataset
 
 
 def learner(weights: np.ndarray, steps: int) -> clone.CloneLearner:
@@ -31,3 +32,16 @@ def test_a_learner_settles_its_steps_and_says_why_unless_they_were_given() -> No
     assert own.config.steps == pytest.approx(5_500)
     assert "2,500 rows" in own.notes[0]
     assert (given.config.steps, given.notes) == (77, ())
+
+
+def test_states_are_standardised_as_the_rows_with_weight_are_spread() -> None:
+    states = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    ranges = {"action_low": -np.ones(2, np.float32), "action_high": np.ones(2, np.float32)}
+    columns = {"observations": states, "mean": states.mean(axis=0), "std": states.std(axis=0), **ranges}
+    data, weights = Dataset(columns, "data", [0, 1, 2], False, ["a"]), np.zeros(30)
+    weights[::3] = np.arange(1, 11)
+    counted = np.repeat(states, weights.astype(int), axis=0).astype(np.float64)
+    policy = clone.new_policy(data, 4, torch.Generator().manual_seed(0), weights)
+    least = clone.LEAST_SPREAD * data["std"]
+    np.testing.assert_allclose(policy.normaliser.mean, counted.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy.normaliser.std, np.maximum(counted.std(axis=0), least), rtol=1e-5)

@@ -12,13 +12,14 @@ from smodice_cli.algos.losses import average, policy_entropy, policy_mse, policy
 from smodice_cli.algos.sampling import moved, resident, row_sampler
 from smodice_cli.artifacts import Arrays
 from smodice_cli.config import setting
-from smodice_cli.data import Dataset
+from smodice_cli.data import Dataset, moments
 from smodice_cli.errors import ConfigError
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
 from smodice_cli.statistics import effective_size
 from smodice_cli.training import Adam, State, descend, flatten, held_out
 
 WATCHED = 8192  # held-out rows on which the loss is measured
+LEAST_SPREAD = 0.1  # of all rows' deviation that the rows with weight are taken to have
 STEPS_PER_ROOT, FEWEST_STEPS, MOST_STEPS = 110, 3_000, 20_000  # docs/stress.md has the measurements
 
 
@@ -57,10 +58,17 @@ class TrajectoryConfig(Config):
             raise ConfigError("policy.patience needs policy.holdout: it stops on the loss of trajectories held out")
 
 
-def new_policy(data: Dataset, hidden: int, generator: Generator) -> nets.TanhGaussianPolicy:
-    """A policy for these data, initialised."""
-    mean, std, low, high = (torch.tensor(data[name]) for name in ("mean", "std", "action_low", "action_high"))
-    return nets.initialise(nets.TanhGaussianPolicy(mean, std, low, high, hidden), generator)
+def new_policy(
+    data: Dataset, hidden: int, generator: Generator, weights: np.ndarray | None = None
+) -> nets.TanhGaussianPolicy:
+    """A policy for these data, initialised; it standardises states as the rows with these weights are spread (D54)."""
+    mean, std = data["mean"], data["std"]
+    if weights is not None:
+        mean, narrow = moments(data["observations"], weights)
+        std = np.maximum(narrow, LEAST_SPREAD * std)
+    low, high = torch.tensor(data["action_low"]), torch.tensor(data["action_high"])
+    policy = nets.TanhGaussianPolicy(torch.tensor(mean), torch.tensor(std), low, high, hidden)
+    return nets.initialise(policy, generator)
 
 
 def steps_for(weights: np.ndarray) -> int:
@@ -166,12 +174,20 @@ class CloneLearner(PolicyLearner):
 
 
 def clone_rows(
-    data: Dataset, weights: np.ndarray | None, config: Any, generator: Generator, device: Device, uniform: bool = False
+    data: Dataset,
+    weights: np.ndarray | None,
+    config: Any,
+    generator: Generator,
+    device: Device,
+    *,
+    uniform: bool = False,
+    standardise: bool = True,
 ) -> CloneLearner:
     """Cloning of the offline rows, under equal weights where none are given; an absorbing end has no action."""
-    policy = new_policy(data, config.hidden, generator)
     real = data.real_rows().astype(np.float64)
-    columns = data["observations"], data["actions"], real if weights is None else np.where(real, weights, 0.0)
+    taken = real if weights is None else np.where(real, weights, 0.0)
+    policy = new_policy(data, config.hidden, generator, None if weights is None or not standardise else taken)
+    columns = data["observations"], data["actions"], taken
     held, trajectories = None, np.empty(0, np.int64)
     if config.holdout:
         lengths = np.diff(data.offsets)

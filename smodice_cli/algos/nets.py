@@ -29,7 +29,7 @@ def initialise(module: Network, generator: torch.Generator) -> Network:
 
 
 class Normaliser(nn.Module):
-    """Standardises states by the offline data's mean and standard deviation."""
+    """Standardises states by a mean and a standard deviation."""
 
     mean: Tensor
     std: Tensor

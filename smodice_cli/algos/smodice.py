@@ -31,6 +31,11 @@ class Config(clone.TrajectoryConfig):
         choices=("weights", "uniform"),
         flag=True,
     )
+    standardise: str = setting(
+        "weights",
+        "states by their mean and deviation under the weights, or over all rows alike",
+        choices=("weights", "rows"),
+    )
 
 
 class SMODICE(Algorithm):
@@ -40,7 +45,8 @@ class SMODICE(Algorithm):
     Config = Config
 
     def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
-        return clone.clone_rows(data, upstream["w"], config, rng, device, config.sampling == "uniform")
+        choices = {"uniform": config.sampling == "uniform", "standardise": config.standardise == "weights"}
+        return clone.clone_rows(data, upstream["w"], config, rng, device, **choices)
 
 
 def imitate(

@@ -252,14 +252,15 @@ def moments(column: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.n
     count, mean, m2 = 0.0, np.zeros(column.shape[1]), np.zeros(column.shape[1])
     for start in range(0, len(column), STATS_BLOCK):
         block = np.asarray(column[start : start + STATS_BLOCK], np.float64)
-        w = np.ones(len(block)) if weights is None else weights[start : start + STATS_BLOCK]
-        mass = w.sum()
+        w = None if weights is None else weights[start : start + STATS_BLOCK]
+        mass = len(block) if w is None else w.sum()
         if not mass:
             continue
-        block_mean = w @ block / mass
+        block_mean = np.average(block, axis=0, weights=w)
+        squares = (block - block_mean) ** 2
         delta = block_mean - mean
         total = count + mass
-        m2 += w @ (block - block_mean) ** 2 + delta**2 * count * mass / total
+        m2 += (squares if w is None else w[:, None] * squares).sum(axis=0) + delta**2 * count * mass / total
         mean += delta * mass / total
         count = total
     std = np.sqrt(m2 / max(count, 1e-30))

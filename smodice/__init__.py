@@ -115,8 +115,8 @@ def build_dataset(
             (`observations`, `actions`, and where you have them `next_observations`, `rewards`, `terminals`,
             `timeouts`), or a list of episodes, dictionaries with `observations` (T rows, or T + 1 with the final
             state), `actions` (T rows) and perhaps `rewards` and `terminated`. Say where the task was over, as after a
-            success (`terminated`, `terminals`): an episode that was merely cut goes on from its last state, of which
-            the data say nothing more, and where all are short the value function can run away with that.
+            success (`terminated`, `terminals`): an episode that was merely cut is taken to go on as its last states
+            were.
         expert: What to imitate, states only. The same forms, and a matrix, the states of one trajectory in order, or
             `{"states": matrix}`, single states such as examples of success.
         env: The environment the policy is for, one that `smodice envs` lists or `gym:ID`; "data" for a robot that

@@ -96,15 +96,14 @@ _limiting = threading.Lock()  # the limit is the whole process's
 @contextmanager
 def _little_memory(room: int) -> Iterator[None]:
     """Let the process grow by so many bytes at most, where the system can say how large it is (Linux)."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
+    sizes = Path("/proc/self/status")
+    if not sizes.exists():
         yield
         return
     import resource
 
-    used = int(status.split("VmData:")[1].split()[0]) << 10
     with _limiting:
+        used = int(sizes.read_text().split("VmData:")[1].split()[0]) << 10
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         lower = used + room if soft == resource.RLIM_INFINITY else min(soft, used + room)
         resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))

@@ -22,7 +22,7 @@ from smodice_cli.engine import Options, Result, Stage, check_seed, make
 from smodice_cli.errors import InputError, Interrupted, OutOfTimeError, SmodiceError
 from smodice_cli.orders import Order, report
 from smodice_cli.recipes import config_of
-from smodice_cli.stages import DEFAULT, STAGES, chain, evaluate
+from smodice_cli.stages import DEFAULT, chain, evaluate, maker
 from smodice_cli.stages import select_f as selection
 
 HELD_OUT = 0.1  # share of the trajectories of recordings that no simulator replaces
@@ -83,7 +83,7 @@ def unless_made(options: Options, out: Path, since: float) -> Options:
 
 def build_data(folder: Path, config: Any, options: Options, workers: int) -> Result:
     """The dataset that all chains share, simulated in so many processes."""
-    stage = STAGES["build-dataset"]
+    stage = maker("dataset")
     return make(stage, None, folder / stage.file, config, 0, replace(options, threads=workers))
 
 
@@ -131,7 +131,7 @@ def select_f(folder: Path, configs: Configs, seed: int, options: Options, worker
     disc = Chain(folder, DEFAULT, DEFAULT, seed, configs).place("disc")
     made = data
     if data.status != "would run":
-        made = make(STAGES["train-disc"], data.path, disc, configs["disc"], seed, unforced)
+        made = make(maker("disc"), data.path, disc, configs["disc"], seed, unforced)
     if made.status == "would run":
         return Result(selection.place(disc), None, "would run", "its input is made first")
     return selection.compare(disc, configs["value"], configs["policy"], seed, options, **brief)
@@ -344,7 +344,7 @@ def _work(order: Order, workers: int, results: list[Result]) -> None:
         sections, undecided = told.get("sections", []), bool(told.get("select_f"))
     since = order.path.stat().st_mtime
     if one is None:
-        place = folder / STAGES["build-dataset"].file
+        place = folder / maker("dataset").file
         results.append(build_data(folder, usual["dataset"], unless_made(options, place, since), workers))
         console.note(f"{results[-1].path}: {results[-1].status}")
         if undecided:

@@ -16,7 +16,7 @@ from smodice_cli.console import console
 from smodice_cli.errors import SmodiceError
 from smodice_cli.lazy import np
 from smodice_cli.pipeline import Configs, Run
-from smodice_cli.stages import DEFAULT, STAGES, chain
+from smodice_cli.stages import DEFAULT, chain, maker
 from smodice_cli.views.diagnostics import findings, verdict
 from smodice_cli.views.runs import training_seconds
 
@@ -51,7 +51,7 @@ def summarise(run: Run) -> dict[str, Any]:
     """
     folder, methods, seeds = run.folder, run.methods, run.seeds
     scores = _scores(folder)
-    data = artifacts.read_header(folder / STAGES["build-dataset"].file).digest
+    data = artifacts.read_header(folder / maker("dataset").file).digest
     now = [score for score in scores if _is_current(score, methods, data)]
     everyone = sorted({*seeds, *(score.seed for score in now)})
     names = dict.fromkeys([*methods, *(score.method for score in now)])
@@ -67,7 +67,7 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def _scores(folder: Path) -> list[Score]:
-    file = STAGES["eval"].file
+    file = maker("eval").file
     found = []
     for path in sorted([*folder.glob(f"seed*/{file}"), *folder.glob(f"seed*/*/{file}")]):
         home, *method = path.relative_to(folder).parts[:-1]

@@ -138,7 +138,7 @@ def test_verdict_is_green_on_even_weights_and_red_on_five_rows(run: Path) -> Non
     said = succeed("inspect", path).stdout
     assert "● red: not fit to train on" in said
     assert "value.alpha=0.3" in said
-    assert "run train-value again" in said
+    assert "train V again" in said
 
 
 def test_weights_that_are_no_numbers_are_counted_and_flagged(run: Path) -> None:

@@ -42,7 +42,7 @@ def maker(kind: str) -> Stage:
 
 def chain(algo: str) -> list[Stage]:
     """What an algorithm needs, in order: the way to its policy, and the stages that follow of themselves."""
-    found = [STAGES["train-policy"]]
+    found = [maker("policy")]
     while kind := found[0].starts_from(algo):
         found.insert(0, maker(kind))
     order = list(STAGES.values())

@@ -29,7 +29,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.engine import Context, Options, Output, Result, Stage, make
 from smodice_cli.errors import DivergedError, InputError, UsageError
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
-from smodice_cli.stages import STAGES
+from smodice_cli.stages import STAGES, maker
 from smodice_cli.training import Adam, descend, held_out, prepare
 
 LENGTHS = (0.25, 0.5, 1.0)  # of the brief training, at which the policy loss is measured
@@ -128,7 +128,7 @@ def recommended(result: Result) -> str | None:
 
 def candidate(f: str, context: Context, judge: Judge) -> dict[str, Any]:
     """Train V with this f in a few lengths; policy loss and health of the weights for each."""
-    config, disc, stage = context.config, context.inputs["disc"].path, STAGES["train-value"]
+    config, disc, stage = context.config, context.inputs["disc"].path, maker("value")
     points: list[dict[str, Any]] = []
     for share in LENGTHS:
         steps = max(1, round(share * config.steps))

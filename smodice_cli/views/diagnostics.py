@@ -180,17 +180,17 @@ def findings(health: dict[str, Any], config: Mapping[str, Any] | None = None) ->
     """Everything worth a word about the weights, worst first; `config` are the settings they were made with."""
     found: list[Finding] = []
     made = config or {}
-    softer = f"raise alpha (--set value.alpha={2 * made.get('alpha', 0.15):g}) and run train-value again"
+    softer = f"raise alpha (--set value.alpha={2 * made.get('alpha', 0.15):g}) and train V again"
 
     def add(level: str, text: str, remedy: str) -> None:
         if level != "green":
             found.append(Finding(level, text, remedy))
 
     if health.get("non_finite"):
-        again = "run train-value again with a smaller learning rate (--set value.lr=1e-4)"
+        again = "train V again with a smaller learning rate (--set value.lr=1e-4)"
         add("red", f"{health['non_finite']:,} rows have weights that are no numbers", again)
     if health.get("negative"):
-        add("red", f"{health['negative']:,} rows have negative weights", "run train-value again: a ratio is at least 0")
+        add("red", f"{health['negative']:,} rows have negative weights", "train V again: a ratio is at least 0")
     if health["mean"] == 0:
         add("red", "no row has any weight", softer)
         return found
@@ -219,7 +219,7 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
     audit = health.get("audit")
     if not audit:
         return []
-    sharper = f"a smaller alpha (--set value.alpha={made.get('alpha', 0.15) / 2:g}), then train-value again"
+    sharper = f"a smaller alpha (--set value.alpha={made.get('alpha', 0.15) / 2:g}), then train V again"
     text = f"the weights take {100 * audit['match']:.0f} % of what the best trajectories have of the expert"
     if part := min(audit["parts"], key=lambda part: part["match"], default=None):
         text += f" (from step {part['from']} on, where they take least)"

@@ -40,7 +40,8 @@ def test_states_are_standardised_as_the_rows_with_weight_are_spread() -> None:
     columns = {"observations": states, "mean": states.mean(axis=0), "std": states.std(axis=0), **ranges}
     data, weights = Dataset(columns, "data", [0, 1, 2], False, ["a"]), np.zeros(30)
     weights[::3] = np.arange(1, 11)
-    counted = np.repeat(states, weights.astype(int), axis=0).astype(np.float64)
+    weights[1] = -5.0  # as an f may have that is not bounded below
+    counted = np.repeat(states, np.maximum(weights, 0).astype(int), axis=0).astype(np.float64)
     policy = clone.new_policy(data, 4, torch.Generator().manual_seed(0), weights)
     least = clone.LEAST_SPREAD * data["std"]
     np.testing.assert_allclose(policy.normaliser.mean, counted.mean(axis=0), rtol=1e-5, atol=1e-6)

@@ -64,7 +64,7 @@ def new_policy(
     """A policy for these data, initialised; it standardises states as the rows with these weights are spread (D54)."""
     mean, std = data["mean"], data["std"]
     if weights is not None:
-        mean, narrow = moments(data["observations"], weights)
+        mean, narrow = moments(data["observations"], np.maximum(weights, 0.0))  # an f without bound has others
         std = np.maximum(narrow, LEAST_SPREAD * std)
     low, high = torch.tensor(data["action_low"]), torch.tensor(data["action_high"])
     policy = nets.TanhGaussianPolicy(torch.tensor(mean), torch.tensor(std), low, high, hidden)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, nets
+from smodice_cli.algos import Algorithm, PolicyConfig, PolicyLearner, correction, nets
 from smodice_cli.algos.losses import average, policy_entropy, policy_mse, policy_nll
 from smodice_cli.algos.sampling import moved, resident, row_sampler
 from smodice_cli.artifacts import Arrays
@@ -35,6 +35,9 @@ class Config(PolicyConfig):
     schedule: str = setting("cosine", "learning rate over the steps", choices=("constant", "cosine"))
     average: float = setting(
         0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
+    )
+    correction: float = setting(
+        0.05, "noise on states, in their deviations, for which actions are corrected where the data show how", ge=0
     )
     entropy: bool = setting(
         False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", flag=True
@@ -81,7 +84,8 @@ class CloneLearner(PolicyLearner):
     """Weighted behaviour cloning of rows of states and actions.
 
     Rows are drawn in proportion to their weight, or uniformly among those with any and weighted in the loss. `held`
-    marks rows that are kept out of training, to watch the loss on.
+    marks rows that are kept out of training, to watch the loss on. `corrected` is how actions follow the noise that
+    is put on states (D55).
     """
 
     shown = ("loss", "entropy", "held_out")
@@ -99,6 +103,7 @@ class CloneLearner(PolicyLearner):
         counts: np.ndarray | None = None,
         uniform: bool = False,
         held: np.ndarray | None = None,
+        corrected: correction.Correction | None = None,
     ) -> None:
         self.generator, self.device = generator, device
         self.schedule, self.policy = config.schedule, policy.to(device)
@@ -118,8 +123,13 @@ class CloneLearner(PolicyLearner):
             counts, weights = counts * ~held, weights * ~held
         if not config.steps:
             config = replace(config, steps=steps_for(weights))
-            self.notes = (f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows",)
+            self.notes += (f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows",)
         self.config = config
+        self.gain: Tensor | None = None
+        if corrected is not None:
+            self.notes += (f"actions are corrected for states a little beside those recorded: {corrected}",)
+            self.gain = torch.from_numpy(corrected.gain).to(device)
+            self.noise = config.correction * policy.normaliser.std * self.gain.any(dim=1)
         self.sample = row_sampler(counts if uniform else weights, generator)
         row_weights = torch.from_numpy(weights / weights[counts > 0].mean() if uniform else counts).float()
         columns = (torch.from_numpy(states), torch.from_numpy(actions), row_weights)
@@ -135,7 +145,7 @@ class CloneLearner(PolicyLearner):
     def update(self, step: int) -> dict[str, Tensor]:
         config, rows = self.config, moved(self.sample(self.config.batch), self.states.device)
         w = moved(self.row_weights.index_select(0, rows), self.device)
-        loss, mean, log_std = self._loss(self.policy, rows, w)
+        loss, mean, log_std = self._loss(self.policy, *self._beside(*self._rows(rows)), w)
         info = {"loss": loss.detach()}
         if config.entropy and log_std is not None:
             noise = moved(torch.randn(mean.shape, generator=self.generator), self.device)
@@ -151,13 +161,26 @@ class CloneLearner(PolicyLearner):
             average(self.flat_average, self.optimisers["policy"].flat, 1 - fresh)
         return info
 
-    def _loss(self, policy: nets.TanhGaussianPolicy, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """States of these rows, and their actions in [-1, 1]."""
         states, taken = (moved(column.index_select(0, rows), self.device) for column in (self.states, self.actions))
+        return states, self.policy.unit(taken)
+
+    def _beside(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """States a little beside those recorded, and the actions that lead from there to the same next states."""
+        if self.gain is None:
+            return states, actions
+        noise = moved(torch.randn(states.shape, generator=self.generator), self.device) * self.noise
+        return states + noise, (actions + noise @ self.gain).clamp(-1, 1)
+
+    def _loss(
+        self, policy: nets.TanhGaussianPolicy, states: Tensor, actions: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.config.loss == "mse":
             mean = policy.centre(states)
-            return policy_mse(mean, policy.unit(taken), w), mean, None
+            return policy_mse(mean, actions, w), mean, None
         mean, log_std = policy(states)
-        return policy_nll(mean, log_std, policy.unit(taken), w), mean, log_std
+        return policy_nll(mean, log_std, actions, w), mean, log_std
 
     def check(self) -> tuple[dict[str, float], bool]:
         """The loss on held-out trajectories, and whether it has not fallen for `patience` checks."""
@@ -165,12 +188,18 @@ class CloneLearner(PolicyLearner):
             return {}, False
         with torch.no_grad():
             rows = moved(self.watched, self.states.device)
-            loss = float(self._loss(self.kept, rows, torch.ones(len(rows), device=self.device))[0])
+            loss = float(self._loss(self.kept, *self._rows(rows), torch.ones(len(rows), device=self.device))[0])
         record = self.record
         record[1] += 1
         if loss < record[0]:
             record[0], record[1] = loss, 0.0
         return {"held_out": loss}, bool(self.config.patience and record[1] >= self.config.patience)
+
+
+def corrected_by(data: Dataset, config: Any) -> correction.Correction | None:
+    """How actions are corrected, if they are to be and these data show it well enough."""
+    found = correction.find(data) if config.correction else None
+    return found if found and found.trusted else None
 
 
 def clone_rows(
@@ -193,7 +222,10 @@ def clone_rows(
         lengths = np.diff(data.offsets)
         chosen = held_out(len(lengths), config.holdout, generator)
         held, trajectories = np.repeat(chosen, lengths), np.flatnonzero(chosen)
-    learner = CloneLearner(policy, *columns, config, generator, device, counts=real, uniform=uniform, held=held)
+    corrected = corrected_by(data, config)
+    learner = CloneLearner(
+        policy, *columns, config, generator, device, counts=real, uniform=uniform, held=held, corrected=corrected
+    )
     learner.held_out = trajectories.tolist()
     return learner
 
@@ -216,4 +248,5 @@ class BCExpertOnly(Algorithm):
     def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
         states, actions = data.expert_pairs()
         policy = new_policy(data, config.hidden, rng)
-        return CloneLearner(policy, states, actions, np.ones(len(states)), config, rng, device)
+        even, corrected = np.ones(len(states)), corrected_by(data, config)
+        return CloneLearner(policy, states, actions, even, config, rng, device, corrected=corrected)

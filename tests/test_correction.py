@@ -53,8 +53,10 @@ def wandering(episodes: int, effect: np.ndarray = STEP, seed: int = 0) -> Datase
 def test_a_corrected_action_leads_from_beside_to_the_same_next_state() -> None:
     data = wandering(30)
     found = correction.find(data)
-    assert found is not None and found.trusted
-    assert found.explained > 0.999 and found.undone > 0.99
+    assert found is not None
+    assert found.trusted
+    assert found.explained > 0.999
+    assert found.undone > 0.99
     place, action, beside = data["observations"][7], data["actions"][7], np.array([0.03, -0.02, 0.0])
     corrected = action + 2 * beside @ found.gain  # actions reach from -2 to 2, the gain is of actions in [-1, 1]
     moved = (place + beside) + corrected @ STEP + np.array([0.01, 0, 0]) * (place + beside)
@@ -64,12 +66,14 @@ def test_a_corrected_action_leads_from_beside_to_the_same_next_state() -> None:
 def test_a_dimension_at_rest_is_left_alone() -> None:
     found = correction.find(wandering(30))
     assert found is not None
-    assert not found.gain[2].any() and found.gain[:2].all()
+    assert not found.gain[2].any()
+    assert found.gain[:2].all()
 
 
 def test_actions_that_do_nothing_are_not_believed() -> None:
     found = correction.find(wandering(30, effect=np.zeros_like(STEP)))
-    assert found is not None and not found.trusted
+    assert found is not None
+    assert not found.trusted
 
 
 def test_one_trajectory_has_nothing_to_be_judged_by() -> None:
@@ -86,7 +90,8 @@ def test_the_step_into_the_absorbing_state_has_no_part() -> None:
     columns["next_observations"] = np.append(np.where(ends, 0.0, columns["next_observations"]), ends, axis=1)
     columns["mean"], columns["std"] = np.append(columns["mean"], 0.0), np.append(columns["std"], 1.0)
     found = correction.find(Dataset(columns, "data", [0, 1, 2, 3], True, ["a"]))
-    assert found is not None and found.explained > 0.999
+    assert found is not None
+    assert found.explained > 0.999
     assert not found.gain[3].any()
 
 
@@ -141,7 +146,8 @@ def test_a_body_that_walks_is_left_alone_and_a_point_that_is_pushed_is_not(
     out = tmp_path / "dataset.h5"
     succeed("build-dataset", "--env", env, *offline, "--expert", expert, "--out", out)
     found = correction.find(Dataset.of(artifacts.load(out, "dataset")))
-    assert found is not None and found.trusted == trusted
+    assert found is not None
+    assert found.trusted == trusted
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "kitchen_mixed_replayed_d4rl_layout.hdf5").is_file(), reason="not at hand")
@@ -151,6 +157,7 @@ def test_peoples_demonstrations_in_the_kitchen_show_corrections(tmp_path: Path) 
     sources = ("--offline", f"file:{recording}", "--expert", f"file:{recording}#traj=246")
     succeed("build-dataset", "--env", "kitchen-mixed", *sources, "--out", out)
     found = correction.find(Dataset.of(artifacts.load(out, "dataset")))
-    assert found is not None and found.trusted
+    assert found is not None
+    assert found.trusted
     resting = np.flatnonzero(~found.gain.any(axis=1))
     assert resting.tolist() == [9, 10, 13, 14, 20]  # two knobs and two burners that nobody uses, and the left hinge

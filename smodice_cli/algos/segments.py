@@ -96,9 +96,20 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     it (D7) lacks the discount at which each segment starts: gamma^t sum_{k<n} xi_{t-k} has it. xi follows from
     w_t - gamma w_{t-1} = xi_t - gamma^n xi_{t-n}.
     """
+    starts = np.append(np.flatnonzero(t == 0), len(t))
+    found = np.empty(len(w))
+    first = 0
+    while first < len(starts) - 1:  # whole episodes, a block of them at a time
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + BLOCK, side="right")) - 1)
+        block = slice(starts[first], starts[last])
+        found[block] = _occupancy(w[block], t[block], n, gamma)
+        first = last
+    return found / found.mean()
+
+
+def _occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     if n == 1:
-        found = gamma**t * w
-        return found / found.mean()
+        return gamma**t * w
     rows = np.arange(len(w))
     change = w - gamma * np.where(t > 0, np.roll(w, 1), 0.0)
     xi = change.copy()
@@ -106,8 +117,7 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
         later = np.flatnonzero(t >= back)
         xi[later] += gamma**back * change[later - back]
     total = np.append(0.0, np.cumsum(xi))
-    found = gamma**t * np.maximum(total[rows + 1] - total[rows + 1 - np.minimum(t + 1, n)], 0.0)
-    return found / found.mean()
+    return gamma**t * np.maximum(total[rows + 1] - total[rows + 1 - np.minimum(t + 1, n)], 0.0)
 
 
 def discounted_future(figure: np.ndarray, at_end: np.ndarray, offsets: np.ndarray, gamma: float) -> np.ndarray:

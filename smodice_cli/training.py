@@ -25,6 +25,7 @@ from smodice_cli.config import as_dict
 from smodice_cli.console import Progress, console
 from smodice_cli.engine import Context
 from smodice_cli.errors import DivergedError, ForeignFileError, InputError, Interrupted
+from smodice_cli.graphs import Graph
 from smodice_cli.lazy import Device, Generator, Tensor, np, torch
 from smodice_cli.tracking import Followers
 
@@ -35,7 +36,10 @@ CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVE
 
 
 class Learner:
-    """One gradient step and everything that it changes; `config` holds at least `steps` and `lr`."""
+    """One gradient step and everything that it changes; `config` holds at least `steps` and `lr`.
+
+    Where a step is `draw` and `advance`, `on_device` makes it one launch for a device.
+    """
 
     config: Any
     state: State
@@ -43,9 +47,22 @@ class Learner:
     shown: tuple[str, ...] = ("loss",)  # figures for the progress bar
     notes: tuple[str, ...] = ()  # what whoever trains it should know
 
-    def update(self, step: int) -> dict[str, Tensor]:
-        """One gradient step; the figures hold at least "loss"."""
+    def draw(self, step: int) -> tuple[Tensor, ...]:
+        """What differs from step to step: the batch, random numbers. All of it lies where the network does."""
         raise NotImplementedError
+
+    def advance(self, *drawn: Any) -> dict[str, Tensor]:
+        """The gradient step itself; the figures hold at least "loss"."""
+        raise NotImplementedError
+
+    def update(self, step: int) -> dict[str, Tensor]:
+        """Draw, and take a gradient step."""
+        return self.advance(*self.draw(step))
+
+    def on_device(self, device: Device) -> None:
+        """Have the steps that follow launched as one, where the device is CUDA's."""
+        if device.type == "cuda":
+            self.advance = Graph(self.advance)  # type: ignore[method-assign]
 
     def check(self) -> tuple[dict[str, float], bool]:
         """Figures on held-out data, and whether to stop."""
@@ -73,8 +90,10 @@ class Adam:
         from torch.optim.adam import adam
 
         own = [parameter for parameter in parameters if parameter.requires_grad]
-        self.torch_update, self.lr, self.weight_decay = adam, lr, weight_decay
+        self.torch_update, self.weight_decay = adam, weight_decay
         self.flat = flatten(own)
+        # On a device the rate lies beside the parameters, where a recorded step reads it.
+        self.rate: Any = torch.tensor(lr, device=self.flat.device) if self.flat.is_cuda else lr
         self.gradient = torch.zeros_like(self.flat)
         _become_views(own, "grad", self.gradient)
         self.moments = {
@@ -83,12 +102,20 @@ class Adam:
             "step": torch.zeros((), device=self.flat.device),
         }
 
+    @property
+    def lr(self) -> float:
+        return float(self.rate)
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self.rate = self.rate.fill_(rate) if self.flat.is_cuda else rate
+
     def step(self) -> None:
         mean, square, step = self.moments.values()
         fixed: Any = {"fused": True, "amsgrad": False, "maximize": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
         state: Any = ([self.flat], [self.gradient], [mean], [square], [], [step])
         with torch.no_grad():
-            self.torch_update(*state, **fixed, lr=self.lr, weight_decay=self.weight_decay)
+            self.torch_update(*state, **fixed, lr=self.rate, weight_decay=self.weight_decay)
 
 
 def descend(loss: Tensor, optimisers: Collection[Adam]) -> None:

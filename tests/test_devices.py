@@ -16,7 +16,8 @@ import torch
 from smodice_cli import artifacts
 from smodice_cli.algos import clone, discriminator, dual, sampling
 from smodice_cli.data import Dataset
-from smodice_cli.training import Learner
+from smodice_cli.graphs import WARM, Graph
+from smodice_cli.training import Learner, fit
 
 DEVICE = torch.device("meta")
 SIZES: dict[str, Any] = {"steps": 10, "hidden": 16, "batch": 16}
@@ -73,3 +74,47 @@ def test_columns_are_kept_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> Non
     for rows, place in ((100, "meta"), (200, "cpu")):
         kept = sampling.resident(DEVICE, torch.zeros(rows), torch.zeros(10))
         assert [column.device.type for column in kept] == [place] * 2
+
+
+def stand_in(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
+    """What a device's recording does, without a device: every launch reads and writes the same memory."""
+    figures: dict[str, torch.Tensor] = {}
+
+    def replay() -> dict[str, torch.Tensor]:
+        for name, figure in step(*kept).items():
+            figures.setdefault(name, torch.empty_like(figure)).copy_(figure)
+        return figures
+
+    return replay
+
+
+def refused(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("record", [stand_in, refused])
+@pytest.mark.parametrize("name", ["disc", "value", "policy"])
+def test_a_recorded_step_learns_what_the_plain_one_does(
+    data: Dataset, name: str, record: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = []
+    for graph in (False, True):
+        learner, losses = learners(data, torch.device("cpu"))[name], []
+        if graph:
+            learner.advance = Graph(learner.advance, record)  # type: ignore[method-assign]
+        step = learner.update
+        learner.update = lambda number, step=step, losses=losses: losses.append(step(number)) or losses[-1]  # type: ignore
+        fit(learner)
+        trained.append((learner.state.tensors(), [float(each["loss"]) for each in losses]))
+    (plain, told), (recorded, retold) = trained
+    assert all(torch.equal(plain[key], recorded[key]) for key in plain)
+    assert told == retold, "figures of one step must not be written over by the next"
+    assert len(set(retold)) > SIZES["steps"] - WARM
+    assert ("runs piece by piece" in capsys.readouterr().err) == (record is refused)
+
+
+def test_only_cudas_steps_are_recorded(data: Dataset) -> None:
+    for learner in learners(data, torch.device("cpu")).values():
+        assert not isinstance(learner.advance, Graph)
+        learner.on_device(torch.device("cuda"))
+        assert isinstance(learner.advance, Graph)

@@ -25,7 +25,7 @@ LAYERS = (
     ("config", "console", "containers", "files", "parallel", "registry", "statistics", "tracking"),
     ("artifacts",),
     ("data", "engine", "orders"),
-    ("steering", "training"),
+    ("graphs", "steering", "training"),
     ("algos", "envs"),  # which never import each other
     ("rollout", "stages"),  # of the stages only their table, which imports no stage
     ("sources",),

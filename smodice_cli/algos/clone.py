@@ -141,24 +141,33 @@ class CloneLearner(PolicyLearner):
             generator,
             {"log_temperature": self.log_temperature.data, "record": self.record},
         )
+        self.on_device(device)
 
-    def update(self, step: int) -> dict[str, Tensor]:
+    def draw(self, step: int) -> tuple[Tensor, ...]:
+        """A batch, the step's part in the moving average, and noise for the entropy where that counts."""
         config, rows = self.config, moved(self.sample(self.config.batch), self.states.device)
         w = moved(self.row_weights.index_select(0, rows), self.device)
-        loss, mean, log_std = self._loss(self.policy, *self._beside(*self._rows(rows)), w)
+        states, actions = self._beside(*self._rows(rows))
+        # With Adam's correction of the start: the untrained weights have no part in the average.
+        fresh = (1 - config.average) / (1 - config.average ** (step + 1)) if config.average else 1.0
+        part = moved(torch.tensor(fresh), self.device)
+        noise = (torch.randn(actions.shape, generator=self.generator),) if config.entropy else ()
+        return states, actions, w, part, *(moved(each, self.device) for each in noise)
+
+    def advance(
+        self, states: Tensor, actions: Tensor, w: Tensor, part: Tensor, noise: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        loss, mean, log_std = self._loss(self.policy, states, actions, w)
         info = {"loss": loss.detach()}
-        if config.entropy and log_std is not None:
-            noise = moved(torch.randn(mean.shape, generator=self.generator), self.device)
+        if noise is not None and log_std is not None:
             entropy = policy_entropy(mean, log_std, noise)
             surplus = entropy.detach() + mean.shape[1]  # target entropy -|A|
             temperature = self.log_temperature
             loss = loss - temperature.exp().detach() * entropy + temperature * surplus
             info |= {"entropy": entropy.detach(), "temperature": temperature.detach().exp()}
         descend(loss, self.optimisers.values())
-        if config.average:
-            # With Adam's correction of the start: the untrained weights have no part in it.
-            fresh = (1 - config.average) / (1 - config.average ** (step + 1))
-            average(self.flat_average, self.optimisers["policy"].flat, 1 - fresh)
+        if self.config.average:
+            average(self.flat_average, self.optimisers["policy"].flat, part)
         return info
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,6 +84,9 @@ class DiscriminatorLearner(Learner):
         self.offline_rows, self.offline_watched = self._split(data.rows)
         self.negatives = torch.ones(len(data.offsets) - 1, dtype=torch.bool)  # trajectories
         self.negative_rows: Tensor | None = None  # their rows among those that train, once they are chosen
+        self.prior = config.prior  # the share of the rows drawn that may be the expert's
+        if not config.safe:  # which learns in two ways, one after the other
+            self.on_device(device)
         extra = {"negatives": self.negatives} if config.safe else {}
         self.state = State({"disc": self.net}, {"disc": self.optimiser}, generator, extra)
 
@@ -114,33 +117,38 @@ class DiscriminatorLearner(Learner):
         for moment in self.optimiser.moments.values():
             moment.zero_()
 
-    def _offline_rows(self, step: int) -> tuple[Tensor, float]:
-        """Which offline rows a step draws from, and the share of them that may be the expert's."""
+    def _offline_rows(self, step: int) -> Tensor:
+        """Which offline rows a step draws from; sets the share of them that may be the expert's."""
         config = self.config
         first = max(1, int(FIRST * config.steps))
         if not config.safe or step < first:
-            return self.offline_rows, config.prior
+            return self.offline_rows
         if step == first:
             self._begin_again()
         if self.negative_rows is None:
             rows = self.offline_rows.numpy()
             chosen = self.negatives.numpy()[np.searchsorted(self.data.offsets, rows, side="right") - 1]
             self.negative_rows = torch.from_numpy(rows[chosen])
-        return self.negative_rows, 0.0
+        self.prior = 0.0
+        return self.negative_rows
 
-    def update(self, step: int) -> dict[str, Tensor]:
+    def draw(self, step: int) -> tuple[Tensor, ...]:
+        """States of both kinds, and where between them the penalty looks."""
+        among = self._offline_rows(step)
+        drawn = self._expert(self._draw(self.expert_rows)), self._offline(self._draw(among))
+        if not self.config.gradient_penalty:
+            return drawn
+        return *drawn, moved(torch.rand((self.config.batch, 1), generator=self.generator), self.device)
+
+    def advance(self, expert: Tensor, offline: Tensor, mix: Tensor | None = None) -> dict[str, Tensor]:
         config = self.config
-        among, prior = self._offline_rows(step)
-        expert = self._expert(self._draw(self.expert_rows))
-        offline = self._offline(self._draw(among))
         on_expert, on_offline = self.net(torch.cat([expert, offline])).split(config.batch)
         if config.loss == "wasserstein":
             loss, info = wasserstein_loss(on_expert, on_offline)
         else:
-            loss, info = discriminator_loss(on_expert, on_offline, prior)
+            loss, info = discriminator_loss(on_expert, on_offline, self.prior)
         info = {"loss": loss, **info}
-        if config.gradient_penalty:
-            mix = moved(torch.rand((config.batch, 1), generator=self.generator), self.device)
+        if mix is not None:
             loss = loss + config.gradient_penalty * gradient_penalty(self.net, expert, offline, mix)
         descend(loss, [self.optimiser])
         return {name: value.detach() for name, value in info.items()}

@@ -188,36 +188,51 @@ class ValueLearner(Learner):
             generator,
             {"record": self.record, "normaliser": self.unit_normaliser.data},
         )
+        self.on_device(device)
 
     @property
     def nu(self) -> Tensor | None:
         """The normaliser, which moves NORMALISER_RATE times as quickly as V's weights."""
         return NORMALISER_RATE * self.unit_normaliser if self.problem.config.normaliser else None
 
-    def residual(self, rows: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The residuals of segments, and V of initial states, by one pass through the network."""
+    def batch(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Where segments start and end, their rewards and discounts."""
         rows = moved(rows, self.last.device)
         last = self.last.index_select(0, rows)
         after = self.next_states.index_select(0, last)
         before = self.states.index_select(0, rows.clamp(max=len(self.states) - 1))
         before = torch.where((rows >= len(self.states))[:, None], after, before)  # absorbing ends start where they end
         reward, discount = (column.index_select(0, rows) for column in (self.reward, self.discount))
-        before, after, reward, discount = (moved(part, self.device) for part in (before, after, reward, discount))
-        sizes = [len(rows), len(rows), len(starts)]
+        return tuple(moved(part, self.device) for part in (before, after, reward, discount))
+
+    def residual(
+        self, before: Tensor, after: Tensor, reward: Tensor, discount: Tensor, starts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The residuals of segments, and V of initial states, by one pass through the network."""
+        sizes = [len(before), len(after), len(starts)]
         v, v_next, v0 = self.value(torch.cat([before, after, starts])).split(sizes)
         return bellman_residual(reward, v, v_next, discount), v0
+
+    def residual_of(self, rows: Tensor) -> Tensor:
+        """The residuals of these segments."""
+        before, after, reward, discount = self.batch(rows)
+        return self.residual(before, after, reward, discount, self.initial[:0])[0]
 
     def loss(self, residual: Tensor, v0: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. 14 with the problem's constants."""
         problem = self.problem
         return value_loss(problem.config.f, residual, v0, problem.gamma, problem.alpha, problem.cap, self.nu)
 
-    def update(self, step: int) -> dict[str, Tensor]:
-        """One gradient step on a batch of segments and initial states."""
+    def draw(self, step: int) -> tuple[Tensor, ...]:
+        """A batch of segments and of initial states."""
         config = self.problem.config
         chosen = torch.randint(len(self.initial), (config.initial_batch,), generator=self.generator)
         starts = self.initial.index_select(0, moved(chosen, self.device))
-        loss, info = self.loss(*self.residual(self.sample(config.batch), starts))
+        return *self.batch(self.sample(config.batch)), starts
+
+    def advance(self, *drawn: Tensor) -> dict[str, Tensor]:
+        """One gradient step on Eq. 14."""
+        loss, info = self.loss(*self.residual(*drawn))
         descend(loss, [self.optimiser])
         return {"loss": loss.detach(), **{name: figure.detach() for name, figure in info.items()}}
 
@@ -227,8 +242,8 @@ class ValueLearner(Learner):
             return {}, False
         problem, config, record = self.problem, self.problem.config, self.record
         with torch.no_grad():
-            none, nu = self.watched_starts[:0], None if self.nu is None else float(self.nu)
-            residual = torch.cat([self.residual(rows, none)[0] for rows in self.watched_rows.split(BLOCK)])
+            nu = None if self.nu is None else float(self.nu)
+            residual = torch.cat([self.residual_of(rows) for rows in self.watched_rows.split(BLOCK)])
             v0 = torch.cat([self.value(starts) for starts in self.watched_starts.split(BLOCK)])
             objective = float(self.loss(residual, v0)[0])
             xi = importance_weights(config.f, residual, problem.alpha, problem.cap, nu)

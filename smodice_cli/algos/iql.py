@@ -108,7 +108,7 @@ class IQLLearner(PolicyLearner):
 
         loss = (self.critic(s, a) - target).square().mean(1).sum()
         descend(loss, [self.optimisers["critic"]])
-        average(self.flat_target, self.optimisers["critic"].flat, 1 - config.tau)
+        average(self.flat_target, self.optimisers["critic"].flat, config.tau)
         figures = {"loss": loss, "value_loss": value_loss, "policy_loss": policy_loss, "q": q.mean(), "v": v.mean()}
         return {name: figure.detach() for name, figure in figures.items()}
 

@@ -102,6 +102,6 @@ def policy_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     return -log_prob(mean, log_std, unit).mean()
 
 
-def average(target: Tensor, source: Tensor, decay: float) -> None:
-    """Exponential moving average of the (flat) weights: target <- decay target + (1 - decay) source (D8)."""
-    target.lerp_(source, 1 - decay)
+def average(target: Tensor, source: Tensor, part: Tensor | float) -> None:
+    """Exponential moving average of the (flat) weights: target <- (1 - part) target + part source (D8)."""
+    target.lerp_(source, part)

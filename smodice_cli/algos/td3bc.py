@@ -117,7 +117,7 @@ class TD3Learner(PolicyLearner):
         loss = policy_loss(q, acted, a, self.config.bc_alpha, real) + self.regulariser()
         descend(loss, [self.optimisers["policy"]])
         for name, target in self.targets.items():
-            average(target, self.optimisers[name].flat, 1 - self.config.tau)
+            average(target, self.optimisers[name].flat, self.config.tau)
         return {"policy_loss": loss.detach(), "q": q.detach().mean()}
 
     # What an algorithm changes.

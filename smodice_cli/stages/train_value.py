@@ -107,10 +107,10 @@ class BySource(Learner):
 
     def check(self) -> tuple[dict[str, float], bool]:
         figures, stop = self.inner.check()
-        problem, none = self.inner.problem, self.inner.initial[:0]
+        problem = self.inner.problem
         with torch.no_grad():
             nu = None if self.inner.nu is None else float(self.inner.nu)
-            residual = torch.cat([self.inner.residual(rows, none)[0] for rows in self.rows.values()])
+            residual = torch.cat([self.inner.residual_of(rows) for rows in self.rows.values()])
             xi = importance_weights(problem.config.f, residual, problem.alpha, problem.cap, nu)
         parts = xi.split([len(rows) for rows in self.rows.values()])
         return figures | {f"xi {name}": float(part.mean()) for name, part in zip(self.rows, parts, strict=True)}, stop

@@ -244,8 +244,10 @@ def with_absorbing(block: Transitions) -> Transitions:
     )
 
 
-def moments(column: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per dimension in one streaming pass; constant dimensions get a deviation of 1.
+def moments(
+    column: np.ndarray, weights: np.ndarray | None = None, constant: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per dimension in one streaming pass; `constant` is that of constant dimensions.
 
     With weights, those of the rows that have any, counted by them.
     """
@@ -264,7 +266,7 @@ def moments(column: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.n
         mean += delta * mass / total
         count = total
     std = np.sqrt(m2 / max(count, 1e-30))
-    return mean.astype(np.float32), np.where(std < 1e-6, 1.0, std).astype(np.float32)
+    return mean.astype(np.float32), np.where(std < 1e-6, constant, std).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ CHECK_EVERY = 500  # steps between looks at held-out data; a multiple of LOG_EVE
 class Learner:
     """One gradient step and everything that it changes; `config` holds at least `steps` and `lr`.
 
-    Where a step is `draw` and `advance`, `on_device` makes it one launch for a device.
+    Where a step is `draw` and `advance`, a CUDA device can launch the latter as one recorded `graph`.
     """
 
     config: Any
@@ -46,6 +46,7 @@ class Learner:
     schedule: str = "constant"  # of the learning rate, or "cosine"
     shown: tuple[str, ...] = ("loss",)  # figures for the progress bar
     notes: tuple[str, ...] = ()  # what whoever trains it should know
+    graph: Graph | None = None
 
     def draw(self, step: int) -> tuple[Tensor, ...]:
         """What differs from step to step: the batch, random numbers. All of it lies where the network does."""
@@ -57,12 +58,12 @@ class Learner:
 
     def update(self, step: int) -> dict[str, Tensor]:
         """Draw, and take a gradient step."""
-        return self.advance(*self.draw(step))
+        drawn = self.draw(step)
+        return self.graph(self.advance, *drawn) if self.graph else self.advance(*drawn)
 
-    def on_device(self, device: Device) -> None:
-        """Have the steps that follow launched as one, where the device is CUDA's."""
-        if device.type == "cuda":
-            self.advance = Graph(self.advance)  # type: ignore[method-assign]
+    def record_on(self, device: Device) -> None:
+        """Have the steps that follow recorded and launched as one, where the device is CUDA's."""
+        self.graph = Graph() if device.type == "cuda" else None
 
     def check(self) -> tuple[dict[str, float], bool]:
         """Figures on held-out data, and whether to stop."""

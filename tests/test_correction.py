@@ -18,7 +18,7 @@ LENGTH = 40
 STEP = np.array([[0.1, 0.02, 0.0], [0.0, 0.1, 0.0]])  # what two actions do to two places; the third dimension rests
 
 
-def dataset(states: np.ndarray, actions: np.ndarray, next_states: np.ndarray, absorbing: bool = False) -> Dataset:
+def dataset(states: np.ndarray, actions: np.ndarray, next_states: np.ndarray) -> Dataset:
     """Episodes of LENGTH rows."""
     mean, std = moments(states)
     columns = {
@@ -31,7 +31,7 @@ def dataset(states: np.ndarray, actions: np.ndarray, next_states: np.ndarray, ab
         "action_high": np.full(2, 2.0, np.float32),
         "episode_offsets": np.arange(0, len(states) + 1, LENGTH),
     }
-    return Dataset(columns, "data", [0, 1, 2], absorbing, ["a"])
+    return Dataset(columns, "data", [*range(states.shape[1])], False, ["a"])
 
 
 def wandering(episodes: int, effect: np.ndarray = STEP, seed: int = 0) -> Dataset:
@@ -76,18 +76,40 @@ def test_actions_that_do_nothing_are_not_believed() -> None:
     assert not found.trusted
 
 
-def test_one_trajectory_has_nothing_to_be_judged_by() -> None:
-    assert correction.find(wandering(1)) is None
+@pytest.mark.parametrize("episodes", [1, 2, 4, 5])
+def test_one_trajectory_has_nothing_to_be_judged_by_and_two_have(episodes: int) -> None:
+    assert (correction.find(wandering(episodes)) is None) == (episodes == 1)
 
 
-def test_the_step_into_the_absorbing_state_has_no_part() -> None:
+def test_a_state_that_holds_the_last_action_explains_it_and_undoes_nothing() -> None:
+    """x' = u: the next state tells the action, which nothing in the state before has a part in."""
+    actions = np.random.default_rng(0).uniform(-2, 2, (20 * LENGTH, 2))
+    found = correction.find(dataset(np.roll(actions, 1, axis=0), actions, actions))
+    assert found is not None
+    assert found.explained > 0.99
+    assert found.undone < 0.1
+    assert not found.trusted
+
+
+def test_actions_that_never_differ_show_nothing() -> None:
+    data = wandering(10)
+    still = dict(data.arrays) | {"actions": np.ones_like(data["actions"])}
+    assert correction.find(Dataset(still, "data", [0, 1, 2], False, ["a"])) is None
+
+
+def test_very_wide_states_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correction, "WIDEST", 2)
+    assert correction.find(wandering(10)) is None
+
+
+def test_the_absorbing_state_has_no_part() -> None:
+    """Neither the step into it nor the loop in it, which stands in the last row of every episode here."""
     data = wandering(30)
     columns = dict(data.arrays)
-    flag = np.zeros((data.rows, 1), np.float32)
-    ends = np.zeros((data.rows, 1), np.float32)
-    ends[LENGTH - 1 :: LENGTH] = 1.0
-    columns["observations"] = np.append(columns["observations"], flag, axis=1)
-    columns["next_observations"] = np.append(np.where(ends, 0.0, columns["next_observations"]), ends, axis=1)
+    inside, after = np.zeros((data.rows, 1), bool), np.zeros((data.rows, 1), bool)
+    inside[LENGTH - 1 :: LENGTH] = after[LENGTH - 1 :: LENGTH] = after[LENGTH - 2 :: LENGTH] = True
+    for name, flag in (("observations", inside), ("next_observations", after)):
+        columns[name] = np.append(np.where(flag, 0.0, columns[name]), flag, axis=1).astype(np.float32)
     columns["mean"], columns["std"] = np.append(columns["mean"], 0.0), np.append(columns["std"], 1.0)
     found = correction.find(Dataset(columns, "data", [0, 1, 2, 3], True, ["a"]))
     assert found is not None
@@ -95,34 +117,35 @@ def test_the_step_into_the_absorbing_state_has_no_part() -> None:
     assert not found.gain[3].any()
 
 
-def follow(data: Dataset, noise: float) -> float:
-    """How far from its path a policy ends that was cloned on one path and begins beside it."""
+def follow(data: Dataset, noise: float, unit: float) -> float:
+    """How far from its path a policy ends that was cloned on one path and begins beside it, in units."""
     weights = np.zeros(data.rows)
     weights[-LENGTH:] = 1.0
     config = clone.TrajectoryConfig(steps=1500, hidden=32, correction=noise)
     learner = clone.clone_rows(data, weights, config, torch.Generator().manual_seed(0), torch.device("cpu"))
-    assert ("corrected" in " ".join(learner.notes)) == bool(noise)
+    assert ("come back" in " ".join(learner.notes)) == bool(noise)
     fit(learner)
     path = data["observations"][-LENGTH:]
-    place = path[0] + np.array([0.0, 0.15, 0.0])
+    place = path[0] + unit * np.array([0.0, 0.05, 0.0])
     for _ in range(LENGTH - 1):
         with torch.no_grad():
             action = 2 * learner.kept.mode(torch.tensor(place, dtype=torch.float32)[None])[0].numpy()
-        place = place + action @ STEP
-    return float(np.linalg.norm(place[:2] - path[-1, :2]))
+        place = place + unit * action @ STEP
+    return float(np.linalg.norm(place[:2] - path[-1, :2])) / unit
 
 
-def test_a_policy_cloned_on_one_path_comes_back_to_it_with_corrections_alone() -> None:
+@pytest.mark.parametrize("unit", [1.0, 0.01])
+def test_a_policy_cloned_on_one_path_comes_back_to_it_with_corrections_alone(unit: float) -> None:
     """The path goes on in the first dimension only: it does not show what to do in the second."""
     wander = wandering(30)
     action = np.linalg.lstsq(STEP.T, np.array([0.05, 0.0, 0.0]), rcond=None)[0]
     path = np.array([[0.05 * t, 0.0, 0.5] for t in range(LENGTH + 1)])
     columns = ("observations", "actions", "next_observations")
     added = (path[:-1], np.tile(action, (LENGTH, 1)), path[1:])
-    data = dataset(*(np.concatenate([wander[name], own]) for name, own in zip(columns, added, strict=True)))
-    plain, corrected = follow(data, 0.0), follow(data, 0.05)
-    assert plain > 0.1  # it stays beside
-    assert corrected < 0.05
+    joined = {name: np.concatenate([wander[name], own]) for name, own in zip(columns, added, strict=True)}
+    data = dataset(unit * joined["observations"], joined["actions"], unit * joined["next_observations"])
+    assert follow(data, 0.0, unit) > 0.03  # it stays beside
+    assert follow(data, 0.05, unit) < 0.015
 
 
 def test_without_corrections_the_same_numbers_are_drawn_as_ever() -> None:

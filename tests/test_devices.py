@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from smodice_cli import artifacts
 from smodice_cli.algos import clone, discriminator, dual, sampling
 from smodice_cli.data import Dataset
 from smodice_cli.graphs import WARM, Graph
-from smodice_cli.training import Learner, fit
+from smodice_cli.training import Learner
 
 DEVICE = torch.device("meta")
 SIZES: dict[str, Any] = {"steps": 10, "hidden": 16, "batch": 16}
@@ -76,20 +78,50 @@ def test_columns_are_kept_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> Non
         assert [column.device.type for column in kept] == [place] * 2
 
 
-def stand_in(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
-    """What a device's recording does, without a device: every launch reads and writes the same memory."""
-    figures: dict[str, torch.Tensor] = {}
+class Recorder(TorchDispatchMode):
+    """Every call that a step comes to, with its tensors and the numbers that it had then."""
 
-    def replay() -> dict[str, torch.Tensor]:
-        for name, figure in step(*kept).items():
-            figures.setdefault(name, torch.empty_like(figure)).copy_(figure)
-        return figures
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
 
-    return replay
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, found))
+        return found
+
+    def replay(self) -> None:
+        """Make the same calls with the same tensors, into the same tensors."""
+        for function, args, kwargs, found in self.calls:
+            for place, tensor in zip(tree_leaves(found), tree_leaves(function(*args, **kwargs)), strict=True):
+                if isinstance(place, torch.Tensor) and place is not tensor:
+                    place.copy_(tensor)
 
 
-def refused(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
-    raise RuntimeError("operation not permitted when stream is capturing")
+def stand_in(learner: Learner) -> Any:
+    """A recording as a device makes it: the step does not run while it is recorded, and Python takes no part later."""
+
+    def record(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
+        before = {name: tensor.clone() for name, tensor in learner.state.tensors().items()}
+        with Recorder() as recorder:
+            figures = step(*kept)
+        learner.state.restore(before)
+
+        @torch.no_grad()
+        def replay() -> dict[str, torch.Tensor]:
+            recorder.replay()
+            return figures
+
+        return replay
+
+    return record
+
+
+def refused(learner: Learner) -> Any:
+    def record(step: Any, kept: tuple[torch.Tensor, ...]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore about it")
+
+    return record
 
 
 @pytest.mark.parametrize("record", [stand_in, refused])
@@ -99,22 +131,23 @@ def test_a_recorded_step_learns_what_the_plain_one_does(
 ) -> None:
     trained = []
     for graph in (False, True):
-        learner, losses = learners(data, torch.device("cpu"))[name], []
-        if graph:
-            learner.advance = Graph(learner.advance, record)  # type: ignore[method-assign]
-        step = learner.update
-        learner.update = lambda number, step=step, losses=losses: losses.append(step(number)) or losses[-1]  # type: ignore
-        fit(learner)
-        trained.append((learner.state.tensors(), [float(each["loss"]) for each in losses]))
+        learner = learners(data, torch.device("cpu"))[name]
+        learner.schedule = "constant"  # off a device the rate is a number of Python's, fixed by the recording
+        learner.graph = Graph(record(learner)) if graph else None
+        infos = [learner.update(step) for step in range(SIZES["steps"])]
+        trained.append((learner.state.tensors(), [float(info["loss"]) for info in infos]))
     (plain, told), (recorded, retold) = trained
     assert all(torch.equal(plain[key], recorded[key]) for key in plain)
     assert told == retold, "figures of one step must not be written over by the next"
-    assert len(set(retold)) > SIZES["steps"] - WARM
-    assert ("runs piece by piece" in capsys.readouterr().err) == (record is refused)
+    assert len(set(retold)) == SIZES["steps"] > WARM
+    said = capsys.readouterr().err
+    assert ("could not be recorded" in said) == (record is refused)
+    assert "more about it" not in said
 
 
 def test_only_cudas_steps_are_recorded(data: Dataset) -> None:
+    cuda = torch.device("cuda")
     for learner in learners(data, torch.device("cpu")).values():
-        assert not isinstance(learner.advance, Graph)
-        learner.on_device(torch.device("cuda"))
-        assert isinstance(learner.advance, Graph)
+        assert learner.graph is None
+        learner.record_on(cuda)
+        assert isinstance(learner.graph, Graph)

@@ -98,11 +98,12 @@ def test_ratios_are_those_of_a_row_by_row_computation(
     odds = np.exp(residual / (ALPHA * (1 - GAMMA**n) / (1 - GAMMA)))
     expected = odds / (probability @ odds / probability.sum())  # KL: the normaliser is the log-mean-exp
     expected[probability == 0] = 0  # dropped
-    xi = dual.ratios(problem, v, v_next)
+    everywhere = np.ones(len(probability), bool)
+    xi = dual.ratios(problem, v, v_next, everywhere)
     assert xi.dtype == np.float32
     np.testing.assert_allclose(xi, expected, rtol=1e-4)
     plain = replace(problem, config=replace(config, normaliser=False))
-    np.testing.assert_allclose(dual.ratios(plain, v, v_next), expected, rtol=1e-4)
+    np.testing.assert_allclose(dual.ratios(plain, v, v_next, everywhere), expected, rtol=1e-4)
     w = row_weights(xi[: dataset.rows], dataset.offsets, n, GAMMA)
     since = dataset.time_of_row()
     covering = [sum(GAMMA**k * expected[t - k] for k in range(min(n, since[t] + 1))) for t in range(dataset.rows)]
@@ -116,7 +117,24 @@ def test_the_rows_of_a_very_long_episode_keep_their_weights() -> None:
     arrays |= {"next_observations": arrays["observations"], "terminals": np.zeros(rows, np.uint8)}
     arrays |= {"episode_offsets": np.array([0, rows]), "mean": data["mean"], "std": data["std"]}
     problem = dual.set_up(Dataset(arrays, "hopper", [0], False, ["a"]), np.zeros(rows), np.zeros(1), Config())
-    assert (dual.ratios(problem, np.zeros(rows, np.float32), np.zeros(rows, np.float32)) > 0).all()
+    zero = np.zeros(rows, np.float32)
+    assert (dual.ratios(problem, zero, zero, np.ones(len(problem.probability), bool)) > 0).all()
+
+
+def test_what_v_was_not_taught_has_no_larger_ratio_than_what_it_was() -> None:
+    """An end that V never saw is held up by nothing: V' may be anything there (D56)."""
+    data = random_data()
+    config = Config(n_step=1, sampling="uniform", timeout="bootstrap", terminal="bootstrap", cap=0.0, alpha=1.0)
+    problem = dual.set_up(data, np.zeros(data.rows, np.float32), np.zeros(len(data.offsets) - 1, np.float32), config)
+    v, v_next = (np.random.default_rng(seed).normal(size=data.rows).astype(np.float32) for seed in (0, 1))
+    taught, unseen = np.ones(data.rows, bool), data.offsets[1] - 1
+    taught[: data.offsets[1]] = False
+    v_next[unseen] = 20.0
+    wild, bounded = (dual.ratios(problem, v, v_next, mask) for mask in (np.ones(data.rows, bool), taught))
+    assert wild[unseen] / wild.sum() > 0.99
+    assert bounded[unseen] == bounded[taught].max()
+    np.testing.assert_allclose(bounded[taught] / bounded[taught].sum(), wild[taught] / wild[taught].sum(), rtol=1e-3)
+    assert bounded.mean() == pytest.approx(1, rel=1e-4)
 
 
 def test_reward_counts_no_more_above_a_quantile_of_the_experts_own() -> None:

@@ -92,9 +92,8 @@ def test_the_value_function_takes_the_papers_steps(preset: str, f: str) -> None:
     e = reward + GAMMA * goes_on * v_next - v
     xi = np.maximum(e + 1, 0) if f == "chi2-untruncated" else 12 * np.exp(e) / np.exp(e).sum()  # Eq. 15
     with torch.no_grad():
-        found = dual.ratios(
-            problem, *(value(torch.from_numpy(data[n])).numpy() for n in ("observations", "next_observations"))
-        )
+        said = (value(torch.from_numpy(data[name])).numpy() for name in ("observations", "next_observations"))
+        found = dual.ratios(problem, *said, taught=learner.taught)
     np.testing.assert_allclose(found[:12], xi, rtol=1e-6, atol=1e-9)
 
 

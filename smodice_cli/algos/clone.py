@@ -37,7 +37,7 @@ class Config(PolicyConfig):
         0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
     )
     correction: float = setting(
-        0.05, "noise on states, in their deviations, for which actions are corrected where the data show how", ge=0
+        0.05, "noise on states, in deviations, with actions corrected for it, where the data show how; 0: none", ge=0
     )
     entropy: bool = setting(
         False, "keep the policy's entropy at -|A| with a learned temperature (loss nll only)", flag=True
@@ -67,7 +67,8 @@ def new_policy(
     """A policy for these data, initialised; it standardises states as the rows with these weights are spread (D54)."""
     mean, std = data["mean"], data["std"]
     if weights is not None:
-        mean, narrow = moments(data["observations"], np.maximum(weights, 0.0))  # an f without bound has others
+        # An f without bound has negative weights, too.
+        mean, narrow = moments(data["observations"], np.maximum(weights, 0.0), constant=0.0)
         std = np.maximum(narrow, LEAST_SPREAD * std)
     low, high = torch.tensor(data["action_low"]), torch.tensor(data["action_high"])
     policy = nets.TanhGaussianPolicy(torch.tensor(mean), torch.tensor(std), low, high, hidden)
@@ -127,7 +128,7 @@ class CloneLearner(PolicyLearner):
         self.config = config
         self.gain: Tensor | None = None
         if corrected is not None:
-            self.notes += (f"actions are corrected for states a little beside those recorded: {corrected}",)
+            self.notes += (f"learns to come back, from states beside the recorded ones too: {corrected}",)
             self.gain = torch.from_numpy(corrected.gain).to(device)
             self.noise = config.correction * policy.normaliser.std * self.gain.any(dim=1)
         self.sample = row_sampler(counts if uniform else weights, generator)
@@ -141,7 +142,7 @@ class CloneLearner(PolicyLearner):
             generator,
             {"log_temperature": self.log_temperature.data, "record": self.record},
         )
-        self.on_device(device)
+        self.record_on(device)
 
     def draw(self, step: int) -> tuple[Tensor, ...]:
         """A batch, the step's part in the moving average, and noise for the entropy where that counts."""
@@ -151,8 +152,9 @@ class CloneLearner(PolicyLearner):
         # With Adam's correction of the start: the untrained weights have no part in the average.
         fresh = (1 - config.average) / (1 - config.average ** (step + 1)) if config.average else 1.0
         part = moved(torch.tensor(fresh), self.device)
-        noise = (torch.randn(actions.shape, generator=self.generator),) if config.entropy else ()
-        return states, actions, w, part, *(moved(each, self.device) for each in noise)
+        if not config.entropy:
+            return states, actions, w, part
+        return states, actions, w, part, moved(torch.randn(actions.shape, generator=self.generator), self.device)
 
     def advance(
         self, states: Tensor, actions: Tensor, w: Tensor, part: Tensor, noise: Tensor | None = None

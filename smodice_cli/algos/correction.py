@@ -21,9 +21,12 @@ from smodice_cli.lazy import np
 
 ROWS = 1 << 17  # as many as the maps are fitted to, evenly spaced
 BLOCK = 1 << 13  # rows at a time
-UNSEEN = 5  # every fifth trajectory judges the inverse map
+WIDEST = 1000  # dimensions of a state: the sums of products have the square of twice as many
+UNSEEN = 5  # every fifth trajectory judges the inverse map, of fewer the last
+LEAST_SPREAD = 1e-9  # variance of actions in [-1, 1]
 RIDGE = 1e-3  # of each input's mean square
 LEAST_MOVING = 0.1  # deviations: constant dimensions, and those that hold nothing but noise, are left alone (D15)
+LEAST_LASTING = 0.1  # share of what an error does that must still be there a step later, for a correction to matter
 LEAST_EXPLAINED, LEAST_UNDONE = 0.9, 0.5  # of the actions' variance; of an error. docs/kitchen.md has the measurements
 
 
@@ -40,11 +43,16 @@ class Correction:
         return self.explained >= LEAST_EXPLAINED and self.undone >= LEAST_UNDONE
 
     def __str__(self) -> str:
-        return f"next states tell {self.explained:.0%} of the actions, and {self.undone:.0%} of an error can be undone"
+        return f"the data explain {self.explained:.0%} of the actions and undo {self.undone:.0%} of an error"
 
 
 def find(data: Dataset) -> Correction | None:
-    """The correction that these data show; none where a single trajectory has nothing to be judged by."""
+    """The correction that these data show.
+
+    None where one trajectory has nothing to be judged by, where actions never differ, and of very wide states.
+    """
+    if data.width > WIDEST:
+        return None
     fitted, judged = _products(data)
     count = fitted[-1, -1]
     if not count or not judged[-1, -1]:
@@ -57,24 +65,29 @@ def find(data: Dataset) -> Correction | None:
     inverse = _regression(fitted, np.r_[x, change, one], u)
     missed = _squared_error(judged, np.r_[x, change, one], u, inverse)
     spread = _squared_error(judged, one, u, fitted[np.ix_(one, u)] / count)  # beside the mean action
+    if not spread > LEAST_SPREAD * judged[-1, -1]:
+        return None
     gain = inverse[: len(x)] - inverse[len(x) : -1]
 
     forward = _regression(fitted, np.r_[x, u, one], change)
     after, effect = np.eye(len(x)) + forward[: len(x)], forward[len(x) : -1]
     error = deviation[u, None] * effect
-    left, alone = (float(np.linalg.norm(error @ step)) for step in (after + gain @ effect, after))
+    first, left, alone = (
+        float(np.linalg.norm(error @ step)) for step in (np.eye(len(x)), after + gain @ effect, after)
+    )
+    undone = 1 - left / alone if alone > LEAST_LASTING * first else 0.0  # else it goes by itself
     raw = np.zeros((width, len(u)), np.float32)
     raw[moving] = gain / data["std"][moving, None]
-    return Correction(raw, 1 - missed / max(spread, 1e-30), 1 - left / max(alone, 1e-30))
+    return Correction(raw, 1 - missed / spread, undone)
 
 
 def _products(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Sums of products of all columns (x, x' - x, u, 1), of the trajectories to fit and of those to judge by."""
-    rows = np.flatnonzero(data.real_rows())
-    if data.absorbing:  # the step into the absorbing state is nobody's doing
-        rows = rows[data["next_observations"][rows, -1] == 0]
-    rows = rows[np.linspace(0, len(rows), min(len(rows), ROWS), endpoint=False, dtype=np.int64)]
-    unseen = (np.searchsorted(data.offsets, rows, side="right") - 1) % UNSEEN == UNSEEN - 1
+    rows = np.linspace(0, data.rows, min(data.rows, ROWS), endpoint=False, dtype=np.int64)
+    if data.absorbing:  # neither being in the absorbing state nor the step into it is anybody's doing
+        rows = rows[(data["observations"][rows, -1] == 0) & (data["next_observations"][rows, -1] == 0)]
+    every = min(UNSEEN, len(data.offsets) - 1)
+    unseen = (np.searchsorted(data.offsets, rows, side="right") - 1) % every == every - 1
     mean, std, low, high = (data[name].astype(np.float64) for name in ("mean", "std", "action_low", "action_high"))
     size = 2 * len(mean) + len(low) + 1
     fitted, judged = np.zeros((size, size)), np.zeros((size, size))
@@ -82,7 +95,7 @@ def _products(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
         for start in range(0, len(own), BLOCK):
             block = own[start : start + BLOCK]
             x, after = ((data[name][block] - mean) / std for name in ("observations", "next_observations"))
-            u = 2 * (data["actions"][block] - low) / (high - low) - 1
+            u = 2 * (data["actions"][block] - low) / np.maximum(high - low, 1e-30) - 1
             columns = np.concatenate([x, after - x, u, np.ones((len(x), 1))], axis=1)
             total += columns.T @ columns
     return fitted, judged

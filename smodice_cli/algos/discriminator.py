@@ -86,7 +86,7 @@ class DiscriminatorLearner(Learner):
         self.negative_rows: Tensor | None = None  # their rows among those that train, once they are chosen
         self.prior = config.prior  # the share of the rows drawn that may be the expert's
         if not config.safe:  # which learns in two ways, one after the other
-            self.on_device(device)
+            self.record_on(device)
         extra = {"negatives": self.negatives} if config.safe else {}
         self.state = State({"disc": self.net}, {"disc": self.optimiser}, generator, extra)
 
@@ -118,7 +118,7 @@ class DiscriminatorLearner(Learner):
             moment.zero_()
 
     def _offline_rows(self, step: int) -> Tensor:
-        """Which offline rows a step draws from; sets the share of them that may be the expert's."""
+        """Which offline rows a step draws from."""
         config = self.config
         first = max(1, int(FIRST * config.steps))
         if not config.safe or step < first:
@@ -129,7 +129,7 @@ class DiscriminatorLearner(Learner):
             rows = self.offline_rows.numpy()
             chosen = self.negatives.numpy()[np.searchsorted(self.data.offsets, rows, side="right") - 1]
             self.negative_rows = torch.from_numpy(rows[chosen])
-        self.prior = 0.0
+            self.prior = 0.0  # none of them is the expert's
         return self.negative_rows
 
     def draw(self, step: int) -> tuple[Tensor, ...]:

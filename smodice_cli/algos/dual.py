@@ -171,6 +171,7 @@ class ValueLearner(Learner):
         self.initial = torch.from_numpy(starts[training]).to(device)
         episode_of_end = np.searchsorted(dataset.offsets, found.last[dataset.rows :], side="right") - 1
         trains = np.append(np.repeat(training, np.diff(dataset.offsets)), training[episode_of_end])
+        self.taught = trains & (problem.probability > 0)
         self.sample = row_sampler(problem.probability * trains, generator)
         self.unit_normaliser = torch.nn.Parameter(torch.zeros((), device=device))
         trained = [*value.parameters(), *([self.unit_normaliser] if config.normaliser else [])]
@@ -188,7 +189,7 @@ class ValueLearner(Learner):
             generator,
             {"record": self.record, "normaliser": self.unit_normaliser.data},
         )
-        self.on_device(device)
+        self.record_on(device)
 
     @property
     def nu(self) -> Tensor | None:
@@ -304,14 +305,19 @@ def values(value: nets.ValueFunction, dataset: Dataset) -> tuple[np.ndarray, np.
     return v, v_next
 
 
-def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray) -> np.ndarray:
-    """xi of every segment (Eq. 15), on the whole data set; 0 for those that are never sampled."""
+def ratios(problem: Problem, v: np.ndarray, v_next: np.ndarray, taught: np.ndarray) -> np.ndarray:
+    """xi of every segment (Eq. 15), on the whole data set; 0 for those that are never sampled.
+
+    What V was not taught on, held-out trajectories, has no larger residual than what it was `taught` on (D56): nothing
+    holds V up at an end that it never saw, and one such trajectory could take half of the weight.
+    """
     config, found = problem.config, problem.segments
     residual = v_next[found.last]
     before = np.append(v, residual[len(v) :])
     residual *= found.discount
     residual += found.reward
     residual -= before
+    np.minimum(residual, residual[taught].max(), out=residual)
     y = torch.from_numpy(residual) / problem.alpha
     q = torch.from_numpy(problem.probability / problem.probability.sum(dtype=np.float64).astype(np.float32))
     f = DIVERGENCES[config.f]
@@ -350,10 +356,10 @@ def solve(
     problem = set_up(data, reward, end_reward, config)
     learner = ValueLearner(problem, value, generator, device)
     train(learner)
-    figures = learner.take_best()
+    figures, taught = learner.take_best(), learner.taught
     del learner  # what follows needs its room
     v, v_next = values(value, data)
-    xi = ratios(problem, v, v_next)
+    xi = ratios(problem, v, v_next, taught)
     figures["raw_mean"] = float(np.average(xi, weights=problem.probability))
     del problem
     return Weights(value, v, v_next, row_weights(xi[: data.rows], data.offsets, config.n_step, config.gamma), figures)

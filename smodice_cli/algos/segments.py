@@ -96,7 +96,7 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     it (D7) lacks the discount at which each segment starts: gamma^t sum_{k<n} xi_{t-k} has it. xi follows from
     w_t - gamma w_{t-1} = xi_t - gamma^n xi_{t-n}.
     """
-    starts = np.append(np.flatnonzero(t == 0), len(t))
+    starts = np.append(np.append(0, np.flatnonzero(t[1:] == 0) + 1), len(t))
     found = np.empty(len(w))
     first = 0
     while first < len(starts) - 1:  # whole episodes, a block of them at a time

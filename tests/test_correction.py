@@ -173,6 +173,10 @@ def test_a_body_that_walks_is_left_alone_and_a_point_that_is_pushed_is_not(
     assert found.trusted == trusted
 
 
+def test_inspect_says_that_a_policy_learned_to_come_back(run: Path) -> None:
+    assert "learned to come back" in succeed("inspect", run / "policy.safetensors").stdout
+
+
 @pytest.mark.skipif(not (SHARED_DATA / "kitchen_mixed_replayed_d4rl_layout.hdf5").is_file(), reason="not at hand")
 def test_peoples_demonstrations_in_the_kitchen_show_corrections(tmp_path: Path) -> None:
     recording = SHARED_DATA / "kitchen_mixed_replayed_d4rl_layout.hdf5"

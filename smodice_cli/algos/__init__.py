@@ -6,7 +6,7 @@ tests, benchmarks and notebooks use the learners as train-policy does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,6 +40,7 @@ class PolicyLearner(Learner):
 
     kept: nets.TanhGaussianPolicy  # what is written in the end
     held_out: Sequence[int] = ()  # the trajectories that it never saw
+    figures: Mapping[str, Any] = {}  # about how it learns, for the header
 
 
 class Algorithm:

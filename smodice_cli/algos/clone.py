@@ -129,6 +129,7 @@ class CloneLearner(PolicyLearner):
         self.gain: Tensor | None = None
         if corrected is not None:
             self.notes += (f"learns to come back, from states beside the recorded ones too: {corrected}",)
+            self.figures = {"correction": {"explained": corrected.explained, "undone": corrected.undone}}
             self.gain = torch.from_numpy(corrected.gain).to(device)
             self.noise = config.correction * policy.normaliser.std * self.gain.any(dim=1)
         self.sample = row_sampler(counts if uniform else weights, generator)

@@ -80,6 +80,7 @@ class TrainPolicy(Stage):
         snapshots = Snapshots(learner, tell)
         done = fit(snapshots, context)
         metrics = {"steps": done, "env": data.env, "absorbing": data.absorbing, "expert_return": data.expert_return}
+        metrics |= learner.figures
         if learner.held_out:  # which of the trajectories it never saw
             metrics["held_out"] = list(learner.held_out)
         made = [Output(learner.kept.state_dict(), metrics)]

@@ -44,6 +44,10 @@ class PolicyView(View):
         told = facts["metrics"].get("evaluation", {})  # of an expert, sampled as the data are
         figures = [[name.replace("_", " "), short(value)] for name, value in told.items()]
         found: list[Block] = [Table("return of sampled episodes", ["", ""], figures)] if told else []
+        if came := facts["metrics"].get("correction"):
+            trust = [["of the actions explained by the data", percent(came["explained"])]]
+            trust += [["of an error undone by the next action", percent(came["undone"])]]
+            found.append(Table("learned to come back from states beside the recorded ones", ["", ""], trust))
         if "actions" not in facts:
             return found
         data = "weighted data" if facts["weighted"] else "data"

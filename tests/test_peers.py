@@ -146,20 +146,31 @@ def test_safe_negatives_are_the_trajectories_least_like_the_expert() -> None:
     with torch.no_grad():
         learner.net.body[4].bias += torch.tensor(0.5)
     for step in range(2):
-        assert learner._offline_rows(step) == (learner.offline_rows, 0.2)
+        assert learner._offline_rows(step) is learner.offline_rows
+        assert learner.prior == 0.2
         learner.update(step)
     reward = learner.rewards()[0].numpy()
     mean = [reward[a:b].mean() for a, b in ((0, 4), (4, 9), (9, 12))]
     before = learner.net.body[4].weight.clone()
-    rows, prior = learner._offline_rows(2)
-    assert prior == 0.0
+    rows = learner._offline_rows(2)
+    assert learner.prior == 0.0
     least = int(np.argmin(mean))  # the median itself is not below it
     expected = np.arange(data.offsets[least], data.offsets[least + 1])
     np.testing.assert_array_equal(np.sort(rows.numpy()), expected)
     assert not torch.equal(before, learner.net.body[4].weight), "the second begins anew"
     assert not any(moment.any() for moment in learner.optimiser.moments.values())
     learner.update(3)
-    assert learner._offline_rows(4)[0] is rows
+    assert learner._offline_rows(4) is rows
+
+
+def test_a_step_that_comes_to_learn_otherwise_is_not_recorded_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prior is a number of Python's, which a recording would keep for ever."""
+    recorded = []
+    monkeypatch.setattr(discriminator.DiscriminatorLearner, "record_on", lambda self, device: recorded.append(self))
+    for safe, count in ((0.5, 0), (0.0, 1)):
+        config = discriminator.Config(prior=0.2, safe=safe, steps=10, batch=4, hidden=4)
+        discriminator.DiscriminatorLearner(small_data(), config, torch.Generator().manual_seed(0), CPU)
+        assert len(recorded) == count
 
 
 def test_a_single_trajectory_has_no_safe_negatives() -> None:

@@ -35,6 +35,15 @@ def blocks(offsets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.nda
         yield rows, offsets[episode], offsets[episode + 1]
 
 
+def whole_episodes(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """All episodes, about a block of rows at a time: the first of them and the first that follows."""
+    first, episodes = 0, len(offsets) - 1
+    while first < episodes:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + BLOCK, side="right")) - 1)
+        yield first, last
+        first = last
+
+
 def segments(reward: np.ndarray, offsets: np.ndarray, n: int, gamma: float) -> Segments:
     """Segments of at most n rows that never leave their episode."""
     index = np.int32 if len(reward) < 1 << 31 else np.int64
@@ -98,13 +107,11 @@ def occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:
     """
     starts = np.append(np.append(0, np.flatnonzero(t[1:] == 0) + 1), len(t))
     found = np.empty(len(w))
-    first = 0
-    while first < len(starts) - 1:  # whole episodes, a block of them at a time
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + BLOCK, side="right")) - 1)
+    for first, last in whole_episodes(starts):
         block = slice(starts[first], starts[last])
         found[block] = _occupancy(w[block], t[block], n, gamma)
-        first = last
-    return found / found.mean()
+    found /= found.mean()
+    return found
 
 
 def _occupancy(w: np.ndarray, t: np.ndarray, n: int, gamma: float) -> np.ndarray:

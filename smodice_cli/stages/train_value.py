@@ -82,15 +82,16 @@ class TrainValue(Stage):
             return fit(BySource(learner, data) if isinstance(learner, dual.ValueLearner) else learner, context)
 
         found = dual.solve(data, taught, end_reward, config, generator, device, train)
-        columns = _columns(data, reward, taught, found, config.gamma)
-        w, t, source = (columns[name] for name in ("w", "t", "source"))
-        metrics = weight_health(w, source, data.sources) | found.figures
-        alike = on_equal_rows(w, t, as_dict(config))
+        w = _of_mean_one(found.w)
+        metrics = weight_health(w, data.source_of_row(), data.sources) | found.figures
+        alike = on_equal_rows(w, data.time_of_row(), as_dict(config))
         metrics["flow_residual"] = flow_residual(data, w if alike is None else alike, config.gamma)
+        del alike  # memory is a few figures a row: whatever is made after these can have their room
         metrics |= {"audit": audit(data, w, config.gamma)}
         metrics |= {"auc": auc} if (auc := disc.header.metrics.get("auc")) is not None else {}
         for finding in findings(metrics, as_dict(config)):
             console.warn(f"{self.name}: {finding.text}: {finding.remedy}")
+        columns = _columns(data, reward, taught, found, w, config.gamma)
         return [Output(found.value.state_dict(), metrics), Output(columns, metrics, kind="weights")]
 
 
@@ -120,14 +121,17 @@ def _evenly(rows: np.ndarray) -> np.ndarray:
     return rows[np.linspace(0, len(rows), min(len(rows), LOOKED_AT), endpoint=False, dtype=np.int64)]
 
 
-def _columns(
-    data: Dataset, reward: np.ndarray, taught: np.ndarray, found: dual.Weights, gamma: float
-) -> dict[str, np.ndarray]:
-    """The columns of weights.h5, row by row beside the dataset's; `taught` is the reward that V was taught."""
-    w = found.w
+def _of_mean_one(w: np.ndarray) -> np.ndarray:
     if not np.isfinite(w).all() or w.sum() <= 0:
         raise DivergedError("train-value: the importance weights are all zero or not finite", "try a larger alpha")
     w /= w.mean()
+    return w
+
+
+def _columns(
+    data: Dataset, reward: np.ndarray, taught: np.ndarray, found: dual.Weights, w: np.ndarray, gamma: float
+) -> dict[str, np.ndarray]:
+    """The columns of weights.h5, row by row beside the dataset's; `taught` is the reward that V was taught."""
     with np.errstate(divide="ignore"):
         log_w = np.log(w)
     return {
@@ -136,7 +140,7 @@ def _columns(
         "v_next": found.v_next,
         "w": w,
         "log_w": log_w,
-        "residual": (taught + gamma * found.v_next - found.v).astype(np.float32),
+        "residual": (taught + gamma * found.v_next - found.v).astype(np.float32, copy=False),
         "episode": data.episode_of_row(),
         "t": data.time_of_row(),
         "source": data.source_of_row(),

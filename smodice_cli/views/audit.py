@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smodice_cli.algos.segments import discounted_future
+from smodice_cli.algos.segments import discounted_future, whole_episodes
 from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.statistics import effective_size
@@ -75,43 +75,40 @@ class Judge:
             found[part == fold] = phi[part == fold] @ self.fit(phi[part != fold])
         return found.clip(0, 1)
 
-    def of_rows(self, states: np.ndarray, expert: np.ndarray) -> np.ndarray:
-        """c of offline states, block by block."""
-        fitted = self.fit(self.features(expert))
-        blocks = (states[start : start + BLOCK][:, self.dims] for start in range(0, len(states), BLOCK))
-        return np.concatenate([self.features(block) @ fitted for block in blocks]).clip(0, 1)
+    def of_states(self, states: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+        """c of offline states, by the coefficients of a fit."""
+        return (self.features(states[:, self.dims]) @ fitted).clip(0, 1)
+
+
+class Sums:
+    """Sums over the rows of each part (the first axis) of each episode (the second): figures of rows are not kept."""
+
+    def __init__(self, episodes: int) -> None:
+        self.rows, self.future, self.weight, self.weighted_future = np.zeros((4, len(PARTS), episodes))
+
+    def add(self, first: int, own: np.ndarray, w: np.ndarray, future: np.ndarray) -> None:
+        """Of the episodes from `first` on, with offsets `own` and these weights and F of their rows."""
+        block = slice(first, first + len(own) - 1)
+        edges = [np.minimum(own[:-1] + begin, own[1:]) for begin in PARTS] + [own[1:]]
+        for sums, figure in ((self.future, future), (self.weight, w), (self.weighted_future, w * future)):
+            total = np.append(0.0, np.cumsum(figure, dtype=np.float64))
+            sums[:, block] = np.diff([total[edge] for edge in edges], axis=0)
+        self.rows[:, block] = np.diff(edges, axis=0)
 
 
 def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     """What the judge says: the match of the weights by part of the episode, and of the data with the expert."""
-    expert, judge = dataset["expert/observations"], Judge(dataset)
-    c, own = judge.of_rows(dataset["observations"], expert), float(judge.of_expert(expert).mean())
-    ends = judge.of_rows(dataset["next_observations"][dataset.offsets[1:] - 1], expert)
-    gain = own - c.mean()
-    least = LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf  # else all data are like the expert
-    future = (1 - gamma) * discounted_future(c, ends, dataset.offsets, gamma)
-    episode, t, episodes = dataset.episode_of_row(), dataset.time_of_row(), len(dataset.offsets) - 1
-    lengths, by_episode = np.diff(dataset.offsets), np.bincount(episode, w, minlength=episodes)
-    parts = []
-    for begin, end in zip(PARTS, (*PARTS[1:], np.inf), strict=True):
-        inside = (t >= begin) & (t < end)
-        if inside.mean() < LEAST_SHARE or not by_episode[episode[inside]].any():
-            continue
-        if w[t >= begin].sum() < LEAST_SHARE * w.sum():
-            break  # the weights end before: nobody comes here
-        found = future[inside]
-        counts = np.bincount(episode[inside], minlength=episodes)
-        means = np.bincount(episode[inside], found, minlength=episodes)[counts > 0] / counts[counts > 0]
-        place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
-        plain = float(found.mean())
-        weighted = float(np.average(found, weights=w[inside])) if w[inside].any() else plain
-        match = (weighted - plain) / (best - plain) if best - plain > least else 1.0  # any weights will do
-        match = min(max(match, 0.0), 1.0)
-        cover = float(w[inside].sum() / (by_episode * counts / lengths).sum())
-        parts.append(
-            {"from": begin, "plain": plain, "weighted": weighted, "best": best, "match": match, "cover": cover}
-        )
+    expert, judge, offsets = dataset["expert/observations"], Judge(dataset), dataset.offsets
+    own, fitted = float(judge.of_expert(expert).mean()), judge.fit(judge.features(expert))
+    sums, likeness = Sums(len(offsets) - 1), 0.0
+    for first, last in whole_episodes(offsets):
+        rows, within = slice(offsets[first], offsets[last]), offsets[first : last + 1] - offsets[first]
+        c = judge.of_states(dataset["observations"][rows], fitted)
+        ends = judge.of_states(dataset["next_observations"][offsets[first + 1 : last + 1] - 1], fitted)
+        sums.add(first, within, w[rows], (1 - gamma) * discounted_future(c, ends, within, gamma))
+        likeness += float(c.sum(dtype=np.float64))
+    gain = own - likeness / dataset.rows
+    parts = _parts(sums, LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf)  # else all data are like the expert
     chosen = min((part["match"] for part in parts), default=0.0)
     for number, part in enumerate(parts):
         part["cover"] /= max(later["cover"] for later in parts[number:]) or 1.0
@@ -123,9 +120,34 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         "parts": parts,
         "expert": own,
         "best_of_data": max((part["best"] for part in parts), default=0.0),
-        "effective_trajectories": effective_size(by_episode),
+        "effective_trajectories": effective_size(sums.weight.sum(axis=0)),
         "outside": _outside(dataset),
     }
+
+
+def _parts(sums: Sums, least: float) -> list[dict[str, float]]:
+    """Match and cover of each part that is worth a word; `least` is by how much choosing must be able to gain."""
+    by_episode, lengths = sums.weight.sum(axis=0), sums.rows.sum(axis=0)
+    parts: list[dict[str, float]] = []
+    for part, begin in enumerate(PARTS):
+        rows, future, weight = sums.rows[part], sums.future[part], float(sums.weight[part].sum())
+        there = rows > 0
+        if rows.sum() < LEAST_SHARE * lengths.sum() or not by_episode[there].any():
+            continue
+        if sums.weight[part:].sum() < LEAST_SHARE * by_episode.sum():
+            break  # the weights end before: nobody comes here
+        means = future[there] / rows[there]
+        place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
+        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
+        plain = float(future.sum() / rows.sum())
+        weighted = float(sums.weighted_future[part].sum()) / weight if weight else plain
+        match = (weighted - plain) / (best - plain) if best - plain > least else 1.0  # any weights will do
+        match = min(max(match, 0.0), 1.0)
+        cover = weight / float((by_episode * rows / lengths).sum())
+        parts.append(
+            {"from": begin, "plain": plain, "weighted": weighted, "best": best, "match": match, "cover": cover}
+        )
+    return parts
 
 
 def _outside(dataset: Dataset) -> float:

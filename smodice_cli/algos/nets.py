@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from smodice_cli.algos.products import activated, product
+
 MEAN_CLIP = 7.24  # paper, Table "SMODICE Hyperparameters"; atanh(1 - 1e-6)
 LOG_STD_CLIP = (-5.0, 2.0)  # same table
 Network = TypeVar("Network", bound=nn.Module)
@@ -54,9 +56,7 @@ class _ReluNetwork(torch.autograd.Function):
     (x^T d)^T where the state is narrow.
     """
 
-    @staticmethod
-    def layer(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.addmm(bias, x, weight.T).relu_()
+    activation = "relu"
 
     @staticmethod
     def through(gradient: Tensor, activation: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class _ReluNetwork(torch.autograd.Function):
     def forward(
         cls, ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
     ) -> Tensor:
-        h1 = cls.layer(b1, x, w1)
-        h2 = cls.layer(b2, h1, w2)
+        h1 = activated(x, w1, b1, cls.activation)
+        h2 = activated(h1, w2, b2, cls.activation)
         ctx.save_for_backward(x, w1, h1, w2, h2, w3)
         return torch.addmm(b3, h2, w3.T)
 
@@ -77,18 +77,16 @@ class _ReluNetwork(torch.autograd.Function):
     def backward(cls, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, w1, h1, w2, h2, w3 = ctx.saved_tensors
         d2 = cls.through(gradient @ w3, h2)
-        d1 = cls.through(d2 @ w2, h1)
-        first, second, third = (x.T @ d1).T, d2.T @ h1, gradient.T @ h2
-        inputs = d1 @ w1 if ctx.needs_input_grad[0] else None
+        d1 = cls.through(product(d2, w2), h1)
+        first, second, third = product(x.T, d1).T, product(d2.T, h1), gradient.T @ h2
+        inputs = product(d1, w1) if ctx.needs_input_grad[0] else None
         return inputs, first, d1.sum(0), second, d2.sum(0), third, gradient.sum(0)
 
 
 class _TanhNetwork(_ReluNetwork):
-    """The same with tanh, as 2 sigmoid(2x) - 1, which takes half the time of torch's own."""
+    """The same with tanh."""
 
-    @staticmethod
-    def layer(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.addmm(bias, x, weight.T, beta=2, alpha=2).sigmoid_().mul_(2).sub_(1)
+    activation = "tanh"
 
     @staticmethod
     def through(gradient: Tensor, activation: Tensor) -> Tensor:

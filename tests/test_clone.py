@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from smodice_cli.algos import clone
+from smodice_cli.algos import clone, nets
+from smodice_cli.algos.acting import NumpyPolicy
+from smodice_cli.algos.losses import policy_mse
 from smodice_cli.data import Dataset
+from smodice_cli.errors import ConfigError
 
 
 def learner(weights: np.ndarray, steps: int) -> clone.CloneLearner:
@@ -46,3 +49,52 @@ def test_states_are_standardised_as_the_rows_with_weight_are_spread() -> None:
     least = clone.LEAST_SPREAD * data["std"]
     np.testing.assert_allclose(policy.normaliser.mean, counted.mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(policy.normaliser.std, np.maximum(counted.std(axis=0), least), rtol=1e-5)
+
+
+def ensemble(members: int = 3) -> nets.TanhGaussianPolicy:
+    rng = torch.Generator().manual_seed(1)
+    wide = {"mean": np.zeros(3), "std": np.full(3, 2.0), "action_low": -np.ones(2), "action_high": np.full(2, 3.0)}
+    return clone.new_policy(wide, 8, rng, members=members)  # type: ignore[arg-type]
+
+
+def alone(policy: nets.TanhGaussianPolicy, member: int) -> nets.TanhGaussianPolicy:
+    """One member of an ensemble, as a policy of its own."""
+    single = ensemble(members=1)
+    shared = ("action", "normaliser")
+    of_member = {n: t if n.startswith(shared) else t[member] for n, t in policy.state_dict().items()}
+    single.load_state_dict(of_member)
+    return single
+
+
+def test_several_members_act_as_their_mean_before_the_squashing() -> None:
+    policy, states = ensemble(), torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
+    singles = [alone(policy, member) for member in range(3)]
+    mean = torch.stack([single.centre(states) for single in singles]).mean(0)
+    torch.testing.assert_close(policy.centre(states), mean)
+    spread = torch.stack([single(states)[1] for single in singles]).mean(0)
+    torch.testing.assert_close(policy(states)[1], spread)
+    acting = NumpyPolicy({name: tensor.numpy() for name, tensor in policy.state_dict().items()})
+    expected = 1 + 2 * torch.tanh(mean).detach().numpy()
+    np.testing.assert_allclose(acting.act(states.numpy()), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(acting.act(states[0].numpy()), expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_each_member_learns_from_a_share_of_the_batch_of_its_own() -> None:
+    policy, rng = ensemble(), torch.Generator().manual_seed(3)
+    states, actions = torch.randn(7, 3, generator=rng), torch.rand(7, 2, generator=rng)
+    policy_mse(policy.centre(states, apart=True), actions, torch.ones(7)).backward()
+    shares = zip(states.tensor_split(3), actions.tensor_split(3), strict=True)
+    for member, (own_states, own_actions) in enumerate(shares):
+        single = alone(policy, member)
+        (
+            policy_mse(single.centre(own_states), own_actions, torch.ones(len(own_states))) * len(own_states) / 7
+        ).backward()
+        for name, parameter in single.named_parameters():
+            if not name.startswith("log_std"):
+                found = policy.get_parameter(name).grad[member]  # type: ignore[index]
+                torch.testing.assert_close(found, parameter.grad, msg=name)
+
+
+def test_a_batch_smaller_than_its_members_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a row of its own"):
+        clone.Config(batch=3, members=4).check()

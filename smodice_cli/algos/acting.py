@@ -40,6 +40,7 @@ class NumpyPolicy:
             raise InputError("not a policy: it holds the snapshots of one")
         t = {name: np.asarray(tensors[name], np.float64) for name in POLICY_TENSORS}
         _check(t)
+        self.members, t = joined(t)
         # The normaliser is folded into the first layer and both heads are one product: fewer small calls.
         first = t["body.0.weight"] / t["normaliser.std"]
         head = np.concatenate([t["mean.weight"], t["log_std.weight"]])
@@ -81,6 +82,14 @@ class NumpyPolicy:
         found._w1, found.obs_dim = self._w1[:-1], self.obs_dim - 1
         return found
 
+    def _side_by_side(self, x: np.ndarray) -> np.ndarray:
+        """The second layer of several members: each sees its own units."""
+        found, units = np.empty_like(x), x.shape[-1] // self.members
+        for first, weight in zip(range(0, x.shape[-1], units), self._w2, strict=True):
+            own = slice(first, first + units)
+            np.matmul(x[..., own], weight, out=found[..., own])
+        return found
+
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
         try:
@@ -97,7 +106,7 @@ class NumpyPolicy:
         x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)
-        x = x @ self._w2
+        x = x @ self._w2 if self.members == 1 else self._side_by_side(x)
         x += self._b2
         np.maximum(x, 0.0, out=x)
         x = x @ self._w3
@@ -116,18 +125,38 @@ class NumpyPolicy:
         return action
 
 
+def joined(t: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+    """How many members a policy has (D57), and its tensors as those of one network: their units side by side.
+
+    The heads are the members' mean. The second layer, where a unit sees those of its own member alone, stays as it is.
+    """
+    lead = t["body.0.weight"].shape[:-2]
+    if not lead:
+        return 1, dict(t)
+    found = dict(t)
+    for name in ("body.0.weight", "body.0.bias", "body.2.bias"):
+        found[name] = np.concatenate(t[name])
+    for name in ("mean", "log_std"):
+        found[f"{name}.weight"] = np.concatenate(t[f"{name}.weight"], axis=-1) / lead[0]
+        found[f"{name}.bias"] = t[f"{name}.bias"].mean(axis=0)
+    return lead[0], found
+
+
 def _check(t: Mapping[str, np.ndarray]) -> None:
     """Refuse tensors whose shapes do not fit together, or that hold something else than numbers."""
     observed, acting = t["normaliser.mean"].shape[:1], t["action_low"].shape[:1]
-    first, second = t["body.0.bias"].shape[:1], t["body.2.bias"].shape[:1]
+    lead = t["body.0.weight"].shape[:1] if t["body.0.weight"].ndim == 3 else ()  # the members of an ensemble
+    first, second = t["body.0.bias"].shape[-1:], t["body.2.bias"].shape[-1:]
     expected = {
         "normaliser.std": observed,
-        "body.0.weight": first + observed,
-        "body.2.weight": second + first,
-        "mean.weight": acting + second,
-        "mean.bias": acting,
-        "log_std.weight": acting + second,
-        "log_std.bias": acting,
+        "body.0.weight": lead + first + observed,
+        "body.0.bias": lead + first,
+        "body.2.weight": lead + second + first,
+        "body.2.bias": lead + second,
+        "mean.weight": lead + acting + second,
+        "mean.bias": lead + acting,
+        "log_std.weight": lead + acting + second,
+        "log_std.bias": lead + acting,
         "action_high": acting,
     }
     for name, shape in expected.items():
@@ -138,5 +167,5 @@ def _check(t: Mapping[str, np.ndarray]) -> None:
 
 
 def _input_major(weight: np.ndarray) -> np.ndarray:
-    """A torch (out, in) weight as a contiguous float32 (in, out) matrix."""
-    return np.ascontiguousarray(weight.T, np.float32)
+    """Torch (..., out, in) weights as contiguous float32 (..., in, out) matrices."""
+    return np.ascontiguousarray(weight.swapaxes(-1, -2), np.float32)

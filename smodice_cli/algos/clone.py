@@ -36,6 +36,9 @@ class Config(PolicyConfig):
     average: float = setting(
         0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
     )
+    members: int = setting(
+        4, "networks that learn side by side, a share of the batch each; the policy is their mean", gt=0, le=64
+    )
     correction: float = setting(
         0.05, "noise on states, in deviations, with actions corrected for it, where the data show how; 0: none", ge=0
     )
@@ -46,6 +49,10 @@ class Config(PolicyConfig):
     def check(self) -> None:
         if self.entropy and self.loss != "nll":
             raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
+        if self.members > self.batch:
+            raise ConfigError(
+                f"policy.members = {self.members} networks share a batch of {self.batch}: each needs a row of its own"
+            )
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class TrajectoryConfig(Config):
 
 
 def new_policy(
-    data: Dataset, hidden: int, generator: Generator, weights: np.ndarray | None = None
+    data: Dataset, hidden: int, generator: Generator, weights: np.ndarray | None = None, members: int = 1
 ) -> nets.TanhGaussianPolicy:
     """A policy for these data, initialised; it standardises states as the rows with these weights are spread (D54)."""
     mean, std = data["mean"], data["std"]
@@ -71,7 +78,7 @@ def new_policy(
         mean, narrow = moments(data["observations"], np.maximum(weights, 0.0), constant=0.0)
         std = np.maximum(narrow, LEAST_SPREAD * std)
     low, high = torch.tensor(data["action_low"]), torch.tensor(data["action_high"])
-    policy = nets.TanhGaussianPolicy(torch.tensor(mean), torch.tensor(std), low, high, hidden)
+    policy = nets.TanhGaussianPolicy(torch.tensor(mean), torch.tensor(std), low, high, hidden, members)
     return nets.initialise(policy, generator)
 
 
@@ -160,7 +167,7 @@ class CloneLearner(PolicyLearner):
     def advance(
         self, states: Tensor, actions: Tensor, w: Tensor, part: Tensor, noise: Tensor | None = None
     ) -> dict[str, Tensor]:
-        loss, mean, log_std = self._loss(self.policy, states, actions, w)
+        loss, mean, log_std = self._loss(self.policy, states, actions, w, apart=True)
         info = {"loss": loss.detach()}
         if noise is not None and log_std is not None:
             entropy = policy_entropy(mean, log_std, noise)
@@ -186,12 +193,12 @@ class CloneLearner(PolicyLearner):
         return states + noise, (actions + noise @ self.gain).clamp(-1, 1)
 
     def _loss(
-        self, policy: nets.TanhGaussianPolicy, states: Tensor, actions: Tensor, w: Tensor
+        self, policy: nets.TanhGaussianPolicy, states: Tensor, actions: Tensor, w: Tensor, apart: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.config.loss == "mse":
-            mean = policy.centre(states)
+            mean = policy.centre(states, apart)
             return policy_mse(mean, actions, w), mean, None
-        mean, log_std = policy(states)
+        mean, log_std = policy(states, apart)
         return policy_nll(mean, log_std, actions, w), mean, log_std
 
     def check(self) -> tuple[dict[str, float], bool]:
@@ -227,7 +234,8 @@ def clone_rows(
     """Cloning of the offline rows, under equal weights where none are given; an absorbing end has no action."""
     real = data.real_rows().astype(np.float64)
     taken = real if weights is None else np.where(real, weights, 0.0)
-    policy = new_policy(data, config.hidden, generator, None if weights is None or not standardise else taken)
+    standard = None if weights is None or not standardise else taken
+    policy = new_policy(data, config.hidden, generator, standard, config.members)
     columns = data["observations"], data["actions"], taken
     held, trajectories = None, np.empty(0, np.int64)
     if config.holdout:
@@ -259,6 +267,6 @@ class BCExpertOnly(Algorithm):
 
     def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
         states, actions = data.expert_pairs()
-        policy = new_policy(data, config.hidden, rng)
+        policy = new_policy(data, config.hidden, rng, members=config.members)
         even, corrected = np.ones(len(states)), corrected_by(data, config)
         return CloneLearner(policy, states, actions, even, config, rng, device, corrected=corrected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ Network = TypeVar("Network", bound=nn.Module)
 def initialise(module: Network, generator: torch.Generator) -> Network:
     """Torch's own default for linear layers, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), drawn from an explicit generator."""
     for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            bound = 1.0 / math.sqrt(layer.in_features)
+        if isinstance(layer, (nn.Linear, Stacked)):
+            bound = 1.0 / math.sqrt(layer.weight.shape[-1])
             with torch.no_grad():
                 layer.weight.uniform_(-bound, bound, generator=generator)
                 layer.bias.uniform_(-bound, bound, generator=generator)
@@ -43,6 +44,15 @@ class Normaliser(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return (states - self.mean) / self.std
+
+
+class Stacked(nn.Module):
+    """Linear layers of several networks of one shape, each at its index."""
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(members, outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(members, outputs))
 
 
 def _layers(width: int, hidden: int, activation: type[nn.Module]) -> list[nn.Module]:
@@ -138,33 +148,46 @@ class ValueFunction(nn.Module):
 
 
 class TanhGaussianPolicy(nn.Module):
-    """pi(a|s): a Gaussian squashed by tanh, with separate heads for the mean and the log standard deviation."""
+    """pi(a|s): a Gaussian squashed by tanh, with separate heads for the mean and the log standard deviation.
+
+    With several `members` (D57) every weight has one axis more, a network at each index, and the policy is their mean
+    before the squashing. `apart`, each member answers for a share of the states of its own, which is how they learn.
+    """
 
     action_low: Tensor
     action_high: Tensor
 
-    def __init__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, hidden: int) -> None:
+    def __init__(self, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, hidden: int, members: int = 1) -> None:
         super().__init__()
+        self.members = members
         self.register_buffer("action_low", low.clone().float())
         self.register_buffer("action_high", high.clone().float())
         self.normaliser = Normaliser(mean, std)
-        self.body = nn.Sequential(*_layers(len(mean), hidden, nn.ReLU))
-        self.mean = nn.Linear(hidden, len(low))
-        self.log_std = nn.Linear(hidden, len(low))
+        linear = partial(Stacked, members) if members > 1 else nn.Linear
+        self.body = nn.Sequential(linear(len(mean), hidden), nn.ReLU(), linear(hidden, hidden), nn.ReLU())
+        self.mean = linear(hidden, len(low))
+        self.log_std = linear(hidden, len(low))
         self.weights = tuple(self.body.parameters())
 
-    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, states: Tensor, apart: bool = False) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the squashing, clipped as in the paper."""
-        weight, bias = (torch.cat(pair) for pair in zip(self.mean.parameters(), self.log_std.parameters(), strict=True))
-        mean, log_std = self._heads(states, weight, bias).chunk(2, dim=-1)
+        heads = zip(self.mean.parameters(), self.log_std.parameters(), strict=True)
+        axis = 1 if self.members > 1 else 0
+        mean, log_std = self._heads(states, apart, *(torch.cat(pair, axis) for pair in heads)).chunk(2, dim=-1)
         return mean.clamp(-MEAN_CLIP, MEAN_CLIP), log_std.clamp(*LOG_STD_CLIP)
 
-    def centre(self, states: Tensor) -> Tensor:
+    def centre(self, states: Tensor, apart: bool = False) -> Tensor:
         """The mean alone, which is all that squared error needs."""
-        return self._heads(states, self.mean.weight, self.mean.bias).clamp(-MEAN_CLIP, MEAN_CLIP)
+        return self._heads(states, apart, self.mean.weight, self.mean.bias).clamp(-MEAN_CLIP, MEAN_CLIP)
 
-    def _heads(self, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return _ReluNetwork.apply(self.normaliser(states), *self.weights, weight, bias)
+    def _heads(self, states: Tensor, apart: bool, weight: Tensor, bias: Tensor) -> Tensor:
+        x, weights = self.normaliser(states), (*self.weights, weight, bias)
+        if self.members == 1:
+            return _ReluNetwork.apply(x, *weights)
+        shares = x.tensor_split(self.members) if apart else [x] * self.members
+        networks = zip(shares, *(stacked.unbind() for stacked in weights), strict=True)
+        found = [_ReluNetwork.apply(*network) for network in networks]
+        return torch.cat(found) if apart else torch.stack(found).mean(0)
 
     @torch.no_grad()
     def narrow(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from smodice_cli import artifacts
-from smodice_cli.algos.acting import POLICY_TENSORS
+from smodice_cli.algos.acting import POLICY_TENSORS, joined
 from smodice_cli.errors import InputError, SmodiceError
 from smodice_cli.exports import Export
 from smodice_cli.lazy import np
@@ -39,13 +39,16 @@ class Onnx(Export):
 
 def folded(policy: artifacts.Artifact) -> dict[str, np.ndarray]:
     """The weights of three products, with the normaliser in the first; the absorbing indicator, always 0, is gone."""
-    t = {name: np.asarray(policy.arrays[name], np.float64) for name in POLICY_TENSORS}
+    members, t = joined({name: np.asarray(policy.arrays[name], np.float64) for name in POLICY_TENSORS})
+    second = t["body.2.weight"]
+    if members > 1:  # units that see those of their own member alone
+        second = np.einsum("kij,kl->kilj", second, np.eye(members)).reshape(2 * [second[:, :, 0].size])
     first = t["body.0.weight"] / t["normaliser.std"]
     seen = first[:, :-1] if policy.header.metrics.get("absorbing") else first
     found = {
         "w1": seen.T,
         "b1": t["body.0.bias"] - first @ t["normaliser.mean"],
-        "w2": t["body.2.weight"].T,
+        "w2": second.T,
         "b2": t["body.2.bias"],
         "w3": t["mean.weight"].T,
         "b3": t["mean.bias"],

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from step import ACTION, BATCH, HIDDEN, STATE, interleaved
 from torch import Tensor, nn
 
-from smodice_cli.algos import ALGORITHMS
-from smodice_cli.algos.clone import new_policy
+from smodice_cli.algos import ALGORITHMS, clone
 from smodice_cli.algos.discriminator import Config, new_discriminator
 from smodice_cli.algos.td3bc import TD3BC
 from smodice_cli.data import Dataset
@@ -71,7 +70,8 @@ def ours(algo: str) -> Callable[[], None]:
     upstream = {name: tensor.numpy() for name, tensor in disc.items()}
     upstream |= {"w": weights.numpy(), "reward": rewards.numpy(), "expert_reward": np.zeros(EXPERT, np.float32)}
     found = ALGORITHMS[algo]
-    learner = found.learner(dataset, found.Config(algo=algo), upstream, generator, torch.device("cpu"))
+    single = {"members": 1} if issubclass(found.Config, clone.Config) else {}  # as the plain one is
+    learner = found.learner(dataset, found.Config(algo=algo, **single), upstream, generator, torch.device("cpu"))
     return stepping(learner.update)
 
 
@@ -101,7 +101,7 @@ def follow(target: nn.Module, source: nn.Module, share: float) -> None:
 
 
 def plain_cloning(algo: str) -> Callable[[], None]:
-    policy = new_policy(dataset, HIDDEN, generator)
+    policy = nn.Sequential(mlp(STATE, ACTION), nn.Tanh())
     averaged, optimiser = copy.deepcopy(policy), plain_adam(policy)
     few = algo == "bc-expert-only"
     s, a = (expert[:-1], torch.from_numpy(arrays["expert/actions"])) if few else (states, actions)
@@ -109,8 +109,7 @@ def plain_cloning(algo: str) -> Callable[[], None]:
 
     def step(count: int) -> None:
         rows = torch.randint(len(s), (BATCH,), generator=generator)
-        mean = policy.centre(s[rows])
-        descend((w[rows] * (torch.tanh(mean) - a[rows]).square().sum(-1)).mean(), optimiser)
+        descend((w[rows] * (policy(s[rows]) - a[rows]).square().sum(-1)).mean(), optimiser)
         follow(averaged, policy, 0.001)
 
     return stepping(step)

@@ -2,9 +2,9 @@
 
     python benchmarks/step.py            # or: make bench
 
-Ours are the updates that train-value and train-policy execute with their default settings, sampling included; the
-official way is the joint step of `official.py`. All at batch 256, one thread, 11-dimensional states, 3-dimensional
-actions, 200,000 rows in memory.
+Ours are the updates that train-value and train-policy execute with their default settings, sampling included, and for
+the comparison one network instead of several members; the official way is the joint step of `official.py`. All at batch
+256, one thread, 11-dimensional states, 3-dimensional actions, 200,000 rows in memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import torch
 from official import Official
 
 from smodice_cli.algos import dual
+from smodice_cli.algos.products import product
 from smodice_cli.algos.smodice import SMODICE, Config
 from smodice_cli.data import Dataset
+from smodice_cli.training import Learner
 
 STATE, ACTION, HIDDEN, BATCH, ROWS, EPISODE = 11, 3, 256, 256, 200_000, 200
 ROUNDS, STEPS = 25, 12
@@ -47,34 +49,37 @@ def random_data() -> Dataset:
     return Dataset(arrays, "hopper", list(range(STATE)), False, ["random"])
 
 
-def ours(dataset: Dataset) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The steps of train-value and train-policy."""
+def ours(dataset: Dataset) -> tuple[Callable[[], None], ...]:
+    """The steps of train-value and train-policy, the latter of one network and of as many as the default has."""
     generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
     rng = np.random.default_rng(0)
-    config, cloning = dual.Config(batch=BATCH, hidden=HIDDEN), Config(batch=BATCH, hidden=HIDDEN)
+    config = dual.Config(batch=BATCH, hidden=HIDDEN)
     reward, end_reward = (rng.normal(size=n).astype(np.float32) for n in (ROWS, ROWS // EPISODE))
     problem = dual.set_up(dataset, reward, end_reward, config)
     value = dual.ValueLearner(problem, dual.new_value(dataset, config, generator), generator, device)
-    policy = SMODICE().learner(dataset, cloning, {"w": rng.exponential(size=ROWS)}, generator, device)
+    w = rng.exponential(size=ROWS)
+    clones = [Config(batch=BATCH, hidden=HIDDEN, members=members) for members in (1, Config.members)]
+    policies = [SMODICE().learner(dataset, own, {"w": w}, generator, device) for own in clones]
 
-    # The training loop looks at every loss.
-    return lambda: float(value.update(0)["loss"]), lambda: float(policy.update(0)["loss"])  # type: ignore[return-value]
+    def looked_at(learner: Learner) -> Callable[[], None]:
+        return lambda: float(learner.update(0)["loss"])  # type: ignore[return-value]  # as the training loop does
+
+    return tuple(looked_at(learner) for learner in (value, *policies))
 
 
-def matrix_products() -> Callable[[], None]:
+def matrix_products(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], None]:
     """Forward and backward products of our value + policy step and nothing else."""
-    starts = dual.Config.initial_batch
     jobs = []
-    for rows, outputs in ((2 * BATCH + starts, 1), (BATCH, ACTION)):
+    for rows, outputs in ((2 * BATCH + dual.Config.initial_batch, 1), (BATCH, ACTION)):
         widths = [(STATE, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, outputs)]
         jobs += [(torch.randn(rows, i), torch.randn(i, o), torch.randn(rows, o), i != STATE) for i, o in widths]
 
     def products() -> None:
         for x, w, gradient, needs_input_gradient in jobs:
-            x @ w
-            x.T @ gradient
+            multiply(x, w)
+            multiply(x.T, gradient)
             if needs_input_gradient:
-                gradient @ w.T
+                multiply(gradient, w.T)
 
     return products
 
@@ -96,16 +101,20 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     dataset = random_data()
-    value_step, policy_step = ours(dataset)
-    functions = {"value": value_step, "policy": policy_step, "official way": Official(dataset, BATCH, HIDDEN).step}
-    found = interleaved({**functions, "products": matrix_products()})
+    value_step, policy_step, members_step = ours(dataset)
+    functions = {"value": value_step, "policy": policy_step, "members": members_step}
+    functions["official way"] = Official(dataset, BATCH, HIDDEN).step
+    bare = {"products": matrix_products(product), "torch's products": matrix_products(torch.matmul)}
+    found = interleaved(functions | bare)
     both = found["value"] + found["policy"]
     print(f"{'one step at batch 256, one thread':42} {'ms':>6}")
-    for name, label in (("value", "ours, value"), ("policy", "ours, policy")):
+    several = f"ours, policy of {Config.members} members, the default"
+    for name, label in (("value", "ours, value"), ("policy", "ours, policy of one network"), ("members", several)):
         print(f"{label:42} {found[name]:6.2f}")
     print(f"{'ours, value + policy':42} {both:6.2f}")
     print(f"{'official way, joint step':42} {found['official way']:6.2f}   {found['official way'] / both:.2f}x ours")
-    print(f"{'matrix products alone':42} {found['products']:6.2f}   {100 * found['products'] / both:.0f} % of our time")
+    for name, label in (("products", "matrix products alone"), ("torch's products", "the same by torch's own")):
+        print(f"{label:42} {found[name]:6.2f}   {100 * found[name] / both:.0f} % of our time")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/verdict.py figures.jsonl runs/hopper-mixed/dataset.h5 runs/walker2d-mixed/dataset.h5
 
 Each line of figures.jsonl is one run: the variant, what the verdict rests on, and the return of a policy cloned under
-the weights. Runs that are in the file already are not made again. The end shows the rank correlation between the match
+the weights. Runs that are in the file already are not made again. The end shows the rank correlation between the trust
 and the return, in parts of what is attainable (cloning the expert's own rows, or the default), and the lights.
 """
 
@@ -147,10 +147,10 @@ def table(lines: list[dict[str, Any]]) -> None:
         for line in here:
             line["part"] = max(line["return"], 0.0) / attainable
     for line in sorted(lines, key=lambda line: (line["data"], -line["part"])):
-        match, part = 100 * line["health"]["audit"]["match"], 100 * line["part"]
-        print(f"{line['data']:24} {line['variant']:38} {line['level']:7} {match:5.0f} {part:6.1f}")
-    matches, parts = np.array([(line["health"]["audit"]["match"], line["part"]) for line in lines]).T
-    print(f"{len(lines)} runs, rank correlation {np.corrcoef(ranks(matches), ranks(parts))[0, 1]:.2f}")
+        trust, part = 100 * line["health"]["audit"]["trust"], 100 * line["part"]
+        print(f"{line['data']:24} {line['variant']:38} {line['level']:7} {trust:5.0f} {part:6.1f}")
+    trusts, parts = np.array([(line["health"]["audit"]["trust"], line["part"]) for line in lines]).T
+    print(f"{len(lines)} runs, rank correlation {np.corrcoef(ranks(trusts), ranks(parts))[0, 1]:.2f}")
     for level in LEVELS:
         lit = [line["part"] for line in lines if line["level"] == level]
         if lit:

@@ -10,7 +10,7 @@ from smodice_cli.algos import clone, nets
 from smodice_cli.algos.acting import NumpyPolicy
 from smodice_cli.algos.losses import policy_mse
 from smodice_cli.data import Dataset
-from smodice_cli.errors import ConfigError
+from smodice_cli.errors import ConfigError, InputError
 
 
 def learner(weights: np.ndarray, steps: int) -> clone.CloneLearner:
@@ -98,3 +98,25 @@ def test_each_member_learns_from_a_share_of_the_batch_of_its_own() -> None:
 def test_a_batch_smaller_than_its_members_is_refused() -> None:
     with pytest.raises(ConfigError, match="a row of its own"):
         clone.Config(batch=3, members=4).check()
+
+
+def test_members_may_have_layers_of_different_widths_and_files_of_other_shapes_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"body.0": (8, 3), "body.2": (6, 8), "mean": (2, 6), "log_std": (2, 6)}
+    tensors = {f"{name}.weight": rng.normal(size=(3, *shape)) for name, shape in shapes.items()}
+    tensors |= {f"{name}.bias": rng.normal(size=(3, shape[0])) for name, shape in shapes.items()}
+    tensors |= {"normaliser.mean": np.zeros(3), "normaliser.std": np.ones(3)}
+    tensors |= {"action_low": -np.ones(2), "action_high": np.ones(2)}
+    states = rng.normal(size=(5, 3)).astype(np.float32)
+    hidden = np.maximum(np.einsum("nd,khd->nkh", states, tensors["body.0.weight"]) + tensors["body.0.bias"], 0)
+    hidden = np.maximum(np.einsum("nkh,kgh->nkg", hidden, tensors["body.2.weight"]) + tensors["body.2.bias"], 0)
+    mean = (np.einsum("nkg,kag->nka", hidden, tensors["mean.weight"]) + tensors["mean.bias"]).mean(axis=1)
+    np.testing.assert_allclose(NumpyPolicy(tensors).act(states), np.tanh(mean), rtol=1e-4, atol=1e-5)
+    odd = [
+        {name: t[:members] if t.ndim > 1 else t for name, t in tensors.items()} for members in (0, 1)
+    ]  # no members, and one that says it is several
+    odd += [tensors | {"body.2.weight": tensors["body.2.weight"][0]}, tensors | {"action_low": np.array(0.0)}]
+    odd += [tensors | {"normaliser.mean": np.zeros((3, 2))}, tensors | {"body.0.bias": np.array(0.0)}]
+    for broken in odd:
+        with pytest.raises(InputError, match="not a policy"):
+            NumpyPolicy(broken)

@@ -48,3 +48,18 @@ def test_other_numbers_and_places_are_left_to_torch():
     a, b = numbers(3, 4).double(), numbers(4, 2).double()
     assert torch.equal(products.product(a, b), a @ b)
     assert products.product(a.to("meta"), b.to("meta")).shape == (3, 2)
+
+
+def test_what_is_no_number_stays_none(either):
+    """A divergence must show: oneDNN's own relu of NaN is 0."""
+    x, weight, bias = torch.full((2, 3), torch.nan), numbers(4, 3), numbers(4)
+    for name in ("relu", "tanh"):
+        assert products.activated(x, weight, bias, name).isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_onednn_can_be_switched_off(either):
+    a, b = numbers(300, 256), numbers(256, 256)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not products._by_onednn(a)
+        assert torch.equal(products.product(a, b), a @ b)

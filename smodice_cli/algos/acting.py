@@ -30,7 +30,7 @@ POLICY_TENSORS = (
 
 
 class NumpyPolicy:
-    """A tanh-Gaussian policy with two hidden ReLU layers; its tensors carry torch's names and layout."""
+    """A tanh-Gaussian policy with two hidden ReLU layers, or several of them; torch's names and layout of tensors."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
         missing = [name for name in POLICY_TENSORS if name not in tensors]
@@ -39,8 +39,7 @@ class NumpyPolicy:
         if np.ndim(tensors["action_low"]) > 1:
             raise InputError("not a policy: it holds the snapshots of one")
         t = {name: np.asarray(tensors[name], np.float64) for name in POLICY_TENSORS}
-        _check(t)
-        self.members, t = joined(t)
+        self._members, t = joined(t)
         # The normaliser is folded into the first layer and both heads are one product: fewer small calls.
         first = t["body.0.weight"] / t["normaliser.std"]
         head = np.concatenate([t["mean.weight"], t["log_std.weight"]])
@@ -84,11 +83,8 @@ class NumpyPolicy:
 
     def _side_by_side(self, x: np.ndarray) -> np.ndarray:
         """The second layer of several members: each sees its own units."""
-        found, units = np.empty_like(x), x.shape[-1] // self.members
-        for first, weight in zip(range(0, x.shape[-1], units), self._w2, strict=True):
-            own = slice(first, first + units)
-            np.matmul(x[..., own], weight, out=found[..., own])
-        return found
+        found = x.reshape(-1, self._members, x.shape[-1] // self._members).swapaxes(0, 1) @ self._w2
+        return found.swapaxes(0, 1).reshape(*x.shape[:-1], -1)
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Actions for one observation (d,) or many (n, d): sampled with a generator, the mode without."""
@@ -106,7 +102,7 @@ class NumpyPolicy:
         x = x @ self._w1
         x += self._b1
         np.maximum(x, 0.0, out=x)
-        x = x @ self._w2 if self.members == 1 else self._side_by_side(x)
+        x = x @ self._w2 if self._members == 1 else self._side_by_side(x)
         x += self._b2
         np.maximum(x, 0.0, out=x)
         x = x @ self._w3
@@ -130,33 +126,37 @@ def joined(t: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
 
     The heads are the members' mean. The second layer, where a unit sees those of its own member alone, stays as it is.
     """
-    lead = t["body.0.weight"].shape[:-2]
-    if not lead:
-        return 1, dict(t)
-    found = dict(t)
+    _check(t)
+    first, found = t["body.0.weight"], dict(t)
+    if first.ndim == 2:
+        return 1, found
     for name in ("body.0.weight", "body.0.bias", "body.2.bias"):
         found[name] = np.concatenate(t[name])
     for name in ("mean", "log_std"):
-        found[f"{name}.weight"] = np.concatenate(t[f"{name}.weight"], axis=-1) / lead[0]
+        found[f"{name}.weight"] = np.concatenate(t[f"{name}.weight"], axis=-1) / len(first)
         found[f"{name}.bias"] = t[f"{name}.bias"].mean(axis=0)
-    return lead[0], found
+    return len(first), found
 
 
 def _check(t: Mapping[str, np.ndarray]) -> None:
     """Refuse tensors whose shapes do not fit together, or that hold something else than numbers."""
+    lead = t["body.0.weight"].shape[:-2]  # the members of an ensemble, of which there are two at least
+    if len(lead) > 1 or lead in ((0,), (1,)):
+        raise InputError(f"not a policy: body.0.weight has the shape {t['body.0.weight'].shape}")
     observed, acting = t["normaliser.mean"].shape[:1], t["action_low"].shape[:1]
-    lead = t["body.0.weight"].shape[:1] if t["body.0.weight"].ndim == 3 else ()  # the members of an ensemble
     first, second = t["body.0.bias"].shape[-1:], t["body.2.bias"].shape[-1:]
     expected = {
+        "normaliser.mean": observed or (1,),
         "normaliser.std": observed,
         "body.0.weight": lead + first + observed,
-        "body.0.bias": lead + first,
+        "body.0.bias": lead + (first or (1,)),
         "body.2.weight": lead + second + first,
-        "body.2.bias": lead + second,
+        "body.2.bias": lead + (second or (1,)),
         "mean.weight": lead + acting + second,
         "mean.bias": lead + acting,
         "log_std.weight": lead + acting + second,
         "log_std.bias": lead + acting,
+        "action_low": acting or (1,),
         "action_high": acting,
     }
     for name, shape in expected.items():

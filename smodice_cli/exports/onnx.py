@@ -17,7 +17,7 @@ IR_VERSION = 8  # what runtimes of 2022 and later read
 
 
 class Onnx(Export):
-    """Two hidden layers and a tanh; the normaliser is folded into the first layer."""
+    """Two hidden layers and a tanh; the normaliser is folded into the first layer, and members are side by side."""
 
     kind, ending, extra = "policy", ".onnx", ("onnx", "onnx")
 
@@ -42,7 +42,8 @@ def folded(policy: artifacts.Artifact) -> dict[str, np.ndarray]:
     members, t = joined({name: np.asarray(policy.arrays[name], np.float64) for name in POLICY_TENSORS})
     second = t["body.2.weight"]
     if members > 1:  # units that see those of their own member alone
-        second = np.einsum("kij,kl->kilj", second, np.eye(members)).reshape(2 * [second[:, :, 0].size])
+        _, outputs, inputs = second.shape
+        second = np.einsum("kij,kl->kilj", second, np.eye(members)).reshape(members * outputs, members * inputs)
     first = t["body.0.weight"] / t["normaliser.std"]
     seen = first[:, :-1] if policy.header.metrics.get("absorbing") else first
     found = {

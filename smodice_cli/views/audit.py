@@ -11,7 +11,11 @@ Weights can take the right trajectories and still leave out how they begin, or a
 every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
 over an episode, since an expert may be done before the trajectories are, but nobody comes to a later part without an
 earlier one: a part with far less cover than some later one is a gap, and no match. It is V that closes gaps: rewards
-near the start tell nobody apart, and only the flow of Eq. 14 asks for them. Numpy only.
+near the start tell nobody apart, and only the flow of Eq. 14 asks for them.
+
+Within a part of a trajectory all rows are much the same, and so should their weights be: where few of them hold the
+weight, a policy learns from few. So the effective sample is compared with that of the same weight spread evenly over
+each part of each trajectory: the evenness. The three make one figure, the trust. Numpy only.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ FITTED_ROWS = 50_000  # offline rows on which the judge is fitted, evenly spaced
 FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
 PARTS = (0, 25, 100, 200, 400)  # steps of an episode at which its parts begin
-LEAST_COVER = 0.25  # of a part, in parts of the most of any later one, below which it counts for less
+LEAST_COVER = 0.5  # of a part, in parts of the most of any later one, below which there is a gap
+GAP_COST = 0.5  # of the trust: a policy may get over a gap or not
+LEAST_EVENNESS = 0.3  # below which the trust falls with it
 LEAST_SHARE = 0.002  # of the rows, or of the weight from there on, below which a part is too small to speak of
 BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
@@ -76,8 +82,9 @@ class Judge:
         return found.clip(0, 1)
 
     def of_states(self, states: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-        """c of offline states, by the coefficients of a fit."""
-        return (self.features(states[:, self.dims]) @ fitted).clip(0, 1)
+        """c of offline states, by the coefficients of a fit, block by block: an episode may be long."""
+        blocks = (states[start : start + BLOCK][:, self.dims] for start in range(0, len(states), BLOCK))
+        return np.concatenate([self.features(block) @ fitted for block in blocks]).clip(0, 1)
 
 
 class Sums:
@@ -100,23 +107,24 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     """What the judge says: the match of the weights by part of the episode, and of the data with the expert."""
     expert, judge, offsets = dataset["expert/observations"], Judge(dataset), dataset.offsets
     own, fitted = float(judge.of_expert(expert).mean()), judge.fit(judge.features(expert))
-    sums, likeness = Sums(len(offsets) - 1), 0.0
+    sums, likeness, squares = Sums(len(offsets) - 1), 0.0, 0.0
     for first, last in whole_episodes(offsets):
         rows, within = slice(offsets[first], offsets[last]), offsets[first : last + 1] - offsets[first]
         c = judge.of_states(dataset["observations"][rows], fitted)
         ends = judge.of_states(dataset["next_observations"][offsets[first + 1 : last + 1] - 1], fitted)
         sums.add(first, within, w[rows], (1 - gamma) * discounted_future(c, ends, within, gamma))
         likeness += float(c.sum(dtype=np.float64))
+        squares += float(np.square(w[rows], dtype=np.float64).sum())
     gain = own - likeness / dataset.rows
     parts = _parts(sums, LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf)  # else all data are like the expert
-    chosen = min((part["match"] for part in parts), default=0.0)
+    even = float((np.square(sums.weight) / np.maximum(sums.rows, 1)).sum() / squares) if squares else 0.0
     for number, part in enumerate(parts):
         part["cover"] /= max(later["cover"] for later in parts[number:]) or 1.0
-        part["match"] *= min(part["cover"] / LEAST_COVER, 1.0)
+        part["trust"] = part["match"] * (1 - GAP_COST * (1 - min(part["cover"] / LEAST_COVER, 1.0)))
+        part["trust"] *= min(even / LEAST_EVENNESS, 1.0)
     return {
-        "match": min((part["match"] for part in parts), default=0.0),
-        "without_gaps": chosen,
-        "cover": min((part["cover"] for part in parts), default=0.0),
+        **{name: min((part[name] for part in parts), default=0.0) for name in ("trust", "match", "cover")},
+        "evenness": even,
         "parts": parts,
         "expert": own,
         "best_of_data": max((part["best"] for part in parts), default=0.0),

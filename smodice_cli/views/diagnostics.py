@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.statistics import effective_size
-from smodice_cli.views.audit import LEAST_COVER
+from smodice_cli.views.audit import LEAST_COVER, LEAST_EVENNESS
 
 # (yellow, red): where a figure deserves a look, and where training on the weights is in doubt. docs/stress.md has the
 # runs behind those of the second opinion.
-MATCH = (0.9, 0.2)  # of the weights with the best trajectories, in the part of the episodes where it is worst
+TRUST = (0.9, 0.2)  # of the second opinion, in the part of the episodes where it is worst
 LIKENESS = (0.6, 0.4)  # of the best trajectories, in parts of the expert's own
 OUTSIDE = (0.2, 0.8)  # of the expert's states
 EFFECTIVE_ROWS = (500.0, 100.0)
@@ -194,7 +194,7 @@ def findings(health: dict[str, Any], config: Mapping[str, Any] | None = None) ->
     if health["mean"] == 0:
         add("red", "no row has any weight", softer)
         return found
-    for finding in second_opinion(health, made):
+    for finding in second_opinion(health, made, softer):
         add(*finding)
     rows = health["effective_sample_size"]
     few = f"the weights rest on few rows: an effective sample of {rows:,.0f} of {health['rows']:,}"
@@ -214,29 +214,37 @@ def findings(health: dict[str, Any], config: Mapping[str, Any] | None = None) ->
     return sorted(found, key=lambda finding: -LEVELS.index(finding.level))
 
 
-def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[Finding]:
+def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any], softer: str) -> list[Finding]:
     """What `audit` found: weights that miss the best trajectories, data or experts that do not fit together."""
     audit = health.get("audit")
     if not audit:
         return []
-    sharper = f"a smaller alpha (--set value.alpha={made.get('alpha', 0.15) / 2:g}), then train V again"
-    text = f"the weights take {100 * audit['match']:.0f} % of what the best trajectories have of the expert"
-    if part := min(audit["parts"], key=lambda part: part["match"], default=None):
-        text += f" (from step {part['from']} on, where they take least)"
-    auc, longer = health.get("auc", 1.0), max(10_000, 2 * made.get("steps", 0))
-    if audit.get("cover", 1.0) < LEAST_COVER:
-        gap = min(audit["parts"], key=lambda part: part["cover"])
-        share = f"{100 * gap['cover']:.0f} % of the weight that later steps have"
-        text = f"there is a gap from step {gap['from']} on: those steps have {share}"
-        sharper = f"train V longer (--set value.steps={longer}): it is V that closes gaps"
-        if made.get("estimator") == "returns":
-            sharper = "a V closes gaps, and these weights have none (--set value.estimator=dual)"
-    elif auc < LEAST_AUC:
-        text += f"; the discriminator hardly knows the expert (AUC {auc:.2f})"
-        sharper = "train the discriminator longer (--set disc.steps=4000)"
-    level = _level(audit["match"], MATCH, above=False)
-    if audit.get("without_gaps", 0.0) >= MATCH[1]:
-        level = min(level, "yellow", key=LEVELS.index)  # a gap that a policy may still get over
+    longer = max(10_000, 2 * made.get("steps", 0))
+    text, remedy = "", ""
+    if worst := min(audit["parts"], key=lambda part: part["trust"], default=None):
+        causes = {
+            "match": worst["match"],
+            "gap": 0.5 * (1 + min(worst["cover"] / LEAST_COVER, 1.0)),
+            "few": min(audit["evenness"] / LEAST_EVENNESS, 1.0),
+        }
+        cause = min(causes, key=causes.__getitem__)
+        text = f"the weights take {100 * worst['match']:.0f} % of what the best trajectories have of the expert"
+        text += f" (from step {worst['from']} on, where they take least)"
+        remedy = f"a smaller alpha (--set value.alpha={made.get('alpha', 0.15) / 2:g}), then train V again"
+        if cause == "gap":
+            share = f"{100 * worst['cover']:.0f} % of the weight that later steps have"
+            text = f"there is a gap from step {worst['from']} on: those steps have {share}"
+            remedy = f"train V longer (--set value.steps={longer}): it is V that closes gaps"
+            if made.get("estimator") == "returns":
+                remedy = "a V closes gaps, and these weights have none (--set value.estimator=dual)"
+        elif cause == "few":
+            text = (
+                f"the weight lies unevenly on the rows of its trajectories (evenness {100 * audit['evenness']:.0f} %)"
+            )
+            remedy = softer
+        elif (auc := health.get("auc", 1.0)) < LEAST_AUC:
+            text += f"; the discriminator hardly knows the expert (AUC {auc:.2f})"
+            remedy = "train the discriminator longer (--set disc.steps=4000)"
     likeness = audit["best_of_data"] / max(audit["expert"], 1e-9)
     alike = f"no trajectory of the data is much like the expert (the best reach {100 * likeness:.0f} % of its likeness)"
     beyond = f"{100 * audit['outside']:.0f} % of the expert's states lie outside the range of the data"
@@ -244,7 +252,7 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any]) -> list[F
     single = f"the weight rests on few trajectories (an effective number of {effective:.1f})"
     frame = "is the expert in another frame, unit or body? smodice inspect dataset.h5 shows both ranges"
     return [
-        Finding(level, text, sharper),
+        Finding(_level(audit["trust"], TRUST, above=False), text, remedy),
         Finding(_level(likeness, LIKENESS, above=False), alike, "data that come closer to the expert"),
         Finding(_level(audit["outside"], OUTSIDE), beyond, frame),
         Finding(_level(effective, EFFECTIVE_TRAJECTORIES, above=False), single, "more data like the expert's"),

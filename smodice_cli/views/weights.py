@@ -104,8 +104,8 @@ def summary(facts: Facts) -> list[str]:
     health = facts["health"]
     sample = f"effective sample {percent(health['effective_share'])} of {health['rows']:,} rows"
     tail = "" if health["pareto_k"] is None else f" · Pareto k {health['pareto_k']:.2f}"
-    match = f"match {percent(health['audit']['match'])} · " if "audit" in health else ""
-    lines = [f"{match}{sample} · largest row {percent(health['largest_share'])}{tail}"]
+    trust = f"trust {percent(health['audit']['trust'])} · " if "audit" in health else ""
+    lines = [f"{trust}{sample} · largest row {percent(health['largest_share'])}{tail}"]
     if "auroc" in (expert := facts.get("expert", {})):
         share = f"{percent(expert['share'])} of the weight on {percent(expert['base_rate'])} of the rows"
         lines.append(f"{expert['name']}: {share}, AUROC {expert['auroc']:.3f} (labels never reach training)")

@@ -4,7 +4,7 @@
     python benchmarks/tables.py comparison RUNS... --out docs/comparison.md      # make comparison, make sanity
     python benchmarks/tables.py stress RUNS... --out runs/stress.md              # make stress
 
-The comparison's curves are drawn beside it, docs/comparison.png. Runs that are not finished are left out.
+Beside them the comparison's curves are drawn, and the stress suite's figures. Runs that are not finished are left out.
 """
 
 from __future__ import annotations
@@ -88,9 +88,15 @@ def comparison(summaries: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def methods_of(summaries: dict[str, dict[str, Any]]) -> list[str]:
+    """All methods, ours first and the yardstick last."""
+    found = {row["method"] for summary in summaries.values() for row in summary["methods"]}
+    return sorted(found, key=lambda method: (method != "smodice", method == "oracle", method != "returns", method))
+
+
 def stress(summaries: dict[str, dict[str, Any]]) -> list[str]:
     """One row for each recipe, one column for each method, every seed."""
-    methods = list(dict.fromkeys(row["method"] for summary in summaries.values() for row in summary["methods"]))
+    methods = methods_of(summaries)
     lines = [f"| recipe | {' | '.join(methods)} |", "|---" * (1 + len(methods)) + "|"]
     for name, summary in summaries.items():
         found = {row["method"]: ", ".join(f"{x:.1f}" for x in figures(row)) for row in summary["methods"]}
@@ -102,6 +108,27 @@ def draw(folders: list[Path], path: Path) -> None:
     """The score over training of every run, a panel for each method."""
     found = runs.collect(folders)
     png.save(path, report.returns_panels(found), "Score over training", [", ".join(map(name_of, folders))])
+
+
+def draw_stress(summaries: dict[str, dict[str, Any]], path: Path) -> None:
+    """One line for each recipe, a dot for each seed, a colour for each method."""
+    from matplotlib.figure import Figure
+
+    methods = methods_of(summaries)
+    figure = Figure(figsize=(9, 0.32 * len(summaries) + 1.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for number, method in enumerate(methods):
+        for line, summary in enumerate(summaries.values()):
+            found = np.array([x for row in summary["methods"] if row["method"] == method for x in figures(row)])
+            place = np.full(len(found), line + 0.18 * (number - (len(methods) - 1) / 2))
+            label = method if line == 0 else None
+            axes.plot(found, place, "o", color=f"C{number}", markersize=4, alpha=0.8, label=label)
+    axes.set_yticks(range(len(summaries)), list(summaries))
+    axes.set_ylim(len(summaries) - 0.4, -0.6)
+    axes.set_xlabel("% of the expert's return (AntMaze: of the episodes that succeed); one dot a seed")
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(methods), frameon=False)
+    figure.savefig(path)
 
 
 def main() -> None:
@@ -117,6 +144,8 @@ def main() -> None:
         picture = options.out.with_suffix(".png")
         draw(folders, picture)
         lines += ["", f"![score over training]({picture.name})"]
+    if options.table == "stress":
+        draw_stress(summaries, options.out.with_suffix(".png"))
     options.out.write_text("\n".join(lines) + "\n")
 
 

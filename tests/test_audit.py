@@ -30,6 +30,7 @@ def recorded(experts: int = EXPERTS, others: int = OTHERS, shift: float = 0.0) -
         "std": states.std(axis=0),
         "episode_offsets": np.arange(len(walks) + 1) * STEPS,
         "expert/observations": walk(1.0) + np.float32(shift),
+        "expert/offsets": np.array([0, STEPS + 1]),
     }
     return Dataset(arrays, "data", [0, 1], False, ["all"])
 

@@ -4,8 +4,8 @@ It asks neither the discriminator nor V. A judge of its own, a ridge regression 
 expert's states from the data's: c(s) = d^E/(d^E + d^O). What follows a row counts as much as the row itself, because
 early in an episode all policies look alike: F_t = (1-gamma) sum_k gamma^k c(s_{t+k}), the last state lasting for ever.
 In every part of the episodes the mean of F under the weights is compared with that over all rows (0) and with that of
-the best trajectories (1): the match. Where the two hardly differ, as in steps that only the expert comes to, any
-weights will do.
+the trajectories that are best as a whole (1), but no more than the expert itself reaches: the match. Where the two
+hardly differ, as in steps that only the expert comes to, any weights will do.
 
 Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
 every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
@@ -20,6 +20,7 @@ each part of each trajectory: the evenness. The three make one figure, the trust
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from smodice_cli.algos.segments import discounted_future, whole_episodes
@@ -38,7 +39,7 @@ LEAST_COVER = 0.5  # of a part, in parts of the most of any later one, below whi
 GAP_COST = 0.5  # of the trust: a policy may get over a gap or not
 LEAST_EVENNESS = 0.3  # below which the trust falls with it
 LEAST_SHARE = 0.002  # of the rows, or of the weight from there on, below which a part is too small to speak of
-BEST, BEST_SHARE = 3, 0.005  # which trajectory stands for the best ones: the third, or at this share of them
+BEST, BEST_SHARE = 3, 0.005  # how many trajectories are the best ones: three, or this share of them
 LEAST_GAIN = 0.05  # by which the expert's states must be more like the expert than the data's are
 LEAST_CHOICE = 1 / 3  # of that, by which the best trajectories must exceed the data in a part where one can choose
 RANGE_MARGIN = 0.1  # of the data's range, by which the expert may exceed it
@@ -106,7 +107,8 @@ class Sums:
 def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     """What the judge says: the match of the weights by part of the episode, and of the data with the expert."""
     expert, judge, offsets = dataset["expert/observations"], Judge(dataset), dataset.offsets
-    own, fitted = float(judge.of_expert(expert).mean()), judge.fit(judge.features(expert))
+    of_expert, fitted = judge.of_expert(expert), judge.fit(judge.features(expert))
+    own = float(of_expert.mean())
     sums, likeness, squares = Sums(len(offsets) - 1), 0.0, 0.0
     for first, last in whole_episodes(offsets):
         rows, within = slice(offsets[first], offsets[last]), offsets[first : last + 1] - offsets[first]
@@ -116,7 +118,8 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         likeness += float(c.sum(dtype=np.float64))
         squares += float(np.square(w[rows], dtype=np.float64).sum())
     gain = own - likeness / dataset.rows
-    parts = _parts(sums, LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf)  # else all data are like the expert
+    least = LEAST_CHOICE * gain if gain > LEAST_GAIN else np.inf  # else all data are like the expert
+    parts = _parts(sums, _reached(dataset, of_expert, gamma), least)
     even = float((np.square(sums.weight) / np.maximum(sums.rows, 1)).sum() / squares) if squares else 0.0
     for number, part in enumerate(parts):
         part["cover"] /= max(later["cover"] for later in parts[number:]) or 1.0
@@ -133,9 +136,26 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
     }
 
 
-def _parts(sums: Sums, least: float) -> list[dict[str, float]]:
-    """Match and cover of each part that is worth a word; `least` is by how much choosing must be able to gain."""
+def _reached(dataset: Dataset, c: np.ndarray, gamma: float) -> float:
+    """The most that the expert itself reaches in any part: F along its trajectory, or its mean c, which states have."""
+    offsets = dataset.arrays.get("expert/offsets")
+    if offsets is None or offsets[-1] != len(c):
+        return float(c.mean())
+    future = (1 - gamma) * discounted_future(c, c[offsets[1:] - 1], offsets, gamma)
+    t = np.arange(len(c)) - np.repeat(offsets[:-1], np.diff(offsets))
+    of_parts = [
+        future[part].mean() for begin, end in pairwise((*PARTS, np.inf)) if (part := (t >= begin) & (t < end)).any()
+    ]
+    return float(max(c.mean(), *of_parts))
+
+
+def _parts(sums: Sums, reached: float, least: float) -> list[dict[str, float]]:
+    """Match and cover of each part that is worth a word.
+
+    More than what the expert `reached` is luck; `least` is by how much choosing must be able to gain.
+    """
     by_episode, lengths = sums.weight.sum(axis=0), sums.rows.sum(axis=0)
+    overall = sums.future.sum(axis=0) / lengths
     parts: list[dict[str, float]] = []
     for part, begin in enumerate(PARTS):
         rows, future, weight = sums.rows[part], sums.future[part], float(sums.weight[part].sum())
@@ -144,9 +164,9 @@ def _parts(sums: Sums, least: float) -> list[dict[str, float]]:
             continue
         if sums.weight[part:].sum() < LEAST_SHARE * by_episode.sum():
             break  # the weights end before: nobody comes here
-        means = future[there] / rows[there]
-        place = len(means) - min(len(means), max(BEST, round(BEST_SHARE * len(means))))
-        best = float(np.partition(means, place)[place])  # no mean of the best, which few are lucky enough for
+        count = max(BEST, round(BEST_SHARE * np.count_nonzero(there)))
+        first = np.argsort(-overall[there], kind="stable")[:count]  # the best of a part alone would be the luckiest
+        best = min(float((future[there][first] / rows[there][first]).mean()), reached)
         plain = float(future.sum() / rows.sum())
         weighted = float(sums.weighted_future[part].sum()) / weight if weight else plain
         match = (weighted - plain) / (best - plain) if best - plain > least else 1.0  # any weights will do

@@ -27,7 +27,7 @@ class TrainValue(Stage):
 
     name, kind, file, section = "train-value", "value", "value.safetensors", "value"
     Config = dual.Config
-    revision = 3  # a bound on what V was not taught (D56)
+    revision = 4  # the second opinion has another scale
     by_algorithm = True
     companions = {"weights": "weights.h5"}
     hands_on = "weights"

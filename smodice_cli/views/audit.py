@@ -15,7 +15,8 @@ near the start tell nobody apart, and only the flow of Eq. 14 asks for them.
 
 Within a part of a trajectory all rows are much the same, and so should their weights be: where few of them hold the
 weight, a policy learns from few. So the effective sample is compared with that of the same weight spread evenly over
-each part of each trajectory: the evenness. The three make one figure, the trust. Numpy only.
+each part of each trajectory: the evenness. The three make one figure, the trust, which is less where nothing in the
+data is like the expert, or the expert lies outside their range. Numpy only.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
 PARTS = (0, 25, 100, 200, 400)  # steps of an episode at which its parts begin
 LEAST_COVER = 0.5  # of a part, in parts of the most of any later one, below which there is a gap
+ALIKE = (
+    0.2,
+    0.6,
+)  # likeness of the best trajectories, in parts of the expert's own, at which trust begins and is whole
+INSIDE = (0.0, 0.8)  # the same of the share of the expert's states inside the range of the data
 GAP_COST = 0.5  # of the trust: a policy may get over a gap or not
 LEAST_EVENNESS = 0.3  # below which the trust falls with it
 LEAST_SHARE = 0.002  # of the rows, or of the weight from there on, below which a part is too small to speak of
@@ -125,15 +131,24 @@ def audit(dataset: Dataset, w: np.ndarray, gamma: float) -> dict[str, Any]:
         part["cover"] /= max(later["cover"] for later in parts[number:]) or 1.0
         part["trust"] = part["match"] * (1 - GAP_COST * (1 - min(part["cover"] / LEAST_COVER, 1.0)))
         part["trust"] *= min(even / LEAST_EVENNESS, 1.0)
+    trust, match, cover = (min((part[name] for part in parts), default=0.0) for name in ("trust", "match", "cover"))
+    best_of_data, outside = max((part["best"] for part in parts), default=0.0), _outside(dataset)
     return {
-        **{name: min((part[name] for part in parts), default=0.0) for name in ("trust", "match", "cover")},
+        "trust": trust * _between(best_of_data / max(own, 1e-9), ALIKE) * _between(1 - outside, INSIDE),
+        "match": match,
+        "cover": cover,
         "evenness": even,
         "parts": parts,
         "expert": own,
-        "best_of_data": max((part["best"] for part in parts), default=0.0),
+        "best_of_data": best_of_data,
         "effective_trajectories": effective_size(sums.weight.sum(axis=0)),
-        "outside": _outside(dataset),
+        "outside": outside,
     }
+
+
+def _between(figure: float, ends: tuple[float, float]) -> float:
+    """0 at the first end, 1 at the second."""
+    return min(max((figure - ends[0]) / (ends[1] - ends[0]), 0.0), 1.0)
 
 
 def _reached(dataset: Dataset, c: np.ndarray, gamma: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 from smodice_cli.statistics import effective_size
-from smodice_cli.views.audit import LEAST_COVER, LEAST_EVENNESS
+from smodice_cli.views.audit import GAP_COST, LEAST_COVER, LEAST_EVENNESS
 
 # (yellow, red): where a figure deserves a look, and where training on the weights is in doubt. docs/stress.md has the
 # runs behind those of the second opinion.
@@ -216,15 +216,16 @@ def findings(health: dict[str, Any], config: Mapping[str, Any] | None = None) ->
 
 def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any], softer: str) -> list[Finding]:
     """What `audit` found: weights that miss the best trajectories, data or experts that do not fit together."""
-    audit = health.get("audit")
-    if not audit:
+    audit = health.get("audit", {})
+    if "trust" not in audit:  # as in files of earlier versions
         return []
     longer = max(10_000, 2 * made.get("steps", 0))
-    text, remedy = "", ""
+    level, text, remedy = "red", "nothing is known of the weights' match with the expert", softer
     if worst := min(audit["parts"], key=lambda part: part["trust"], default=None):
+        level = _level(worst["trust"], TRUST, above=False)
         causes = {
             "match": worst["match"],
-            "gap": 0.5 * (1 + min(worst["cover"] / LEAST_COVER, 1.0)),
+            "gap": 1 - GAP_COST * (1 - min(worst["cover"] / LEAST_COVER, 1.0)),
             "few": min(audit["evenness"] / LEAST_EVENNESS, 1.0),
         }
         cause = min(causes, key=causes.__getitem__)
@@ -252,7 +253,7 @@ def second_opinion(health: Mapping[str, Any], made: Mapping[str, Any], softer: s
     single = f"the weight rests on few trajectories (an effective number of {effective:.1f})"
     frame = "is the expert in another frame, unit or body? smodice inspect dataset.h5 shows both ranges"
     return [
-        Finding(_level(audit["trust"], TRUST, above=False), text, remedy),
+        Finding(level, text, remedy),
         Finding(_level(likeness, LIKENESS, above=False), alike, "data that come closer to the expert"),
         Finding(_level(audit["outside"], OUTSIDE), beyond, frame),
         Finding(_level(effective, EFFECTIVE_TRAJECTORIES, above=False), single, "more data like the expert's"),

@@ -104,7 +104,7 @@ def summary(facts: Facts) -> list[str]:
     health = facts["health"]
     sample = f"effective sample {percent(health['effective_share'])} of {health['rows']:,} rows"
     tail = "" if health["pareto_k"] is None else f" · Pareto k {health['pareto_k']:.2f}"
-    trust = f"trust {percent(health['audit']['trust'])} · " if "audit" in health else ""
+    trust = f"trust {percent(health['audit']['trust'])} · " if "trust" in health.get("audit", {}) else ""
     lines = [f"{trust}{sample} · largest row {percent(health['largest_share'])}{tail}"]
     if "auroc" in (expert := facts.get("expert", {})):
         share = f"{percent(expert['share'])} of the weight on {percent(expert['base_rate'])} of the rows"
@@ -141,7 +141,7 @@ def _health(opened: Opened, equal: np.ndarray) -> dict[str, Any]:
     if opened.dataset and equal.any() and not health["non_finite"]:
         gamma = header.config.get("gamma", 0.99)
         health["flow_residual"] = flow_residual(opened.dataset, equal, gamma)
-        if "audit" not in health and opened.dataset.rows <= AUDITED_ROWS:
+        if "trust" not in health.get("audit", {}) and opened.dataset.rows <= AUDITED_ROWS:
             health["audit"] = audit(opened.dataset, choice.usable(arrays["w"]), gamma)
     return health
 
@@ -232,7 +232,7 @@ def _by_source(health: dict[str, Any]) -> Table:
 
 
 def _match(health: dict[str, Any]) -> Table | None:
-    if not (found := health.get("audit")):
+    if "trust" not in (found := health.get("audit", {})):
         return None
     title = (
         "likeness to the expert by part of the episodes, by a second classifier: all rows, weighted, best trajectories"

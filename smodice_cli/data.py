@@ -16,7 +16,7 @@ from smodice_cli.errors import InputError, UsageError
 from smodice_cli.lazy import np
 
 ROW_COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
-STATS_BLOCK = 1 << 16  # rows per block when streaming over a column
+STATS_BLOCK, STATS_NUMBERS = 1 << 16, 1 << 22  # rows per block when streaming over a column, fewer of a wide one
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,10 @@ def moments(
     With weights, those of the rows that have any, counted by them.
     """
     count, mean, m2 = 0.0, np.zeros(column.shape[1]), np.zeros(column.shape[1])
-    for start in range(0, len(column), STATS_BLOCK):
-        block = np.asarray(column[start : start + STATS_BLOCK], np.float64)
-        w = None if weights is None else weights[start : start + STATS_BLOCK]
+    rows = min(STATS_BLOCK, max(1, STATS_NUMBERS // max(1, column.shape[1])))
+    for start in range(0, len(column), rows):
+        block = np.asarray(column[start : start + rows], np.float64)
+        w = None if weights is None else weights[start : start + rows]
         mass = len(block) if w is None else w.sum()
         if not mass:
             continue

@@ -20,7 +20,7 @@ from smodice_cli.data import Dataset
 from smodice_cli.lazy import np
 
 ROWS = 1 << 17  # as many as the maps are fitted to, evenly spaced
-BLOCK = 1 << 13  # rows at a time
+BLOCK, NUMBERS = 1 << 13, 1 << 20  # rows at a time, fewer of wide states
 WIDEST = 1000  # dimensions of a state: the sums of products have the square of twice as many
 UNSEEN = 5  # every fifth trajectory judges the inverse map, of fewer the last
 LEAST_SPREAD = 1e-9  # variance of actions in [-1, 1]
@@ -92,8 +92,9 @@ def _products(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     size = 2 * len(mean) + len(low) + 1
     fitted, judged = np.zeros((size, size)), np.zeros((size, size))
     for total, own in ((fitted, rows[~unseen]), (judged, rows[unseen])):
-        for start in range(0, len(own), BLOCK):
-            block = own[start : start + BLOCK]
+        at_a_time = min(BLOCK, NUMBERS // data.width)
+        for start in range(0, len(own), at_a_time):
+            block = own[start : start + at_a_time]
             x, after = ((data[name][block] - mean) / std for name in ("observations", "next_observations"))
             u = 2 * (data["actions"][block] - low) / np.maximum(high - low, 1e-30) - 1
             columns = np.concatenate([x, after - x, u, np.ones((len(x), 1))], axis=1)

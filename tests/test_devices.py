@@ -26,16 +26,17 @@ SIZES: dict[str, Any] = {"steps": 10, "hidden": 16, "batch": 16}
 
 
 def learners(data: Dataset, device: torch.device) -> dict[str, Learner]:
-    """The three trainings of smodice."""
+    """The trainings of smodice, cloning by either loss."""
     generator = torch.Generator().manual_seed(0)
     config = dual.Config(**SIZES)
     problem = dual.set_up(data, np.zeros(data.rows, np.float32), np.zeros(len(data.offsets) - 1, np.float32), config)
     value = dual.new_value(data, config, generator)
-    own = clone.TrajectoryConfig(**SIZES, loss="nll", entropy=True)
+    likely, squared = clone.TrajectoryConfig(**SIZES, loss="nll", entropy=True), clone.TrajectoryConfig(**SIZES)
     return {
         "disc": discriminator.DiscriminatorLearner(data, discriminator.Config(**SIZES), generator, device),
         "value": dual.ValueLearner(problem, value, generator, device),
-        "policy": clone.clone_rows(data, None, own, generator, device),
+        "policy": clone.clone_rows(data, None, likely, generator, device),
+        "squared": clone.clone_rows(data, None, squared, generator, device),
     }
 
 
@@ -57,7 +58,7 @@ def data(run: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("free", [1 << 40, 0], ids=["data on the device", "data in memory"])
-@pytest.mark.parametrize("name", ["disc", "value", "policy"])
+@pytest.mark.parametrize("name", ["disc", "value", "policy", "squared"])
 def test_a_step_mixes_no_places_and_waits_for_nothing(
     data: Dataset, name: str, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,7 @@ def refused(learner: Learner) -> Any:
 
 
 @pytest.mark.parametrize("record", [stand_in, refused])
-@pytest.mark.parametrize("name", ["disc", "value", "policy"])
+@pytest.mark.parametrize("name", ["disc", "value", "policy", "squared"])
 def test_a_recorded_step_learns_what_the_plain_one_does(
     data: Dataset, name: str, record: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

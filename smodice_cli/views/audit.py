@@ -10,7 +10,7 @@ hardly differ, as in steps that only the expert comes to, any weights will do.
 Weights can take the right trajectories and still leave out how they begin, or a stretch of the way. So the weight on
 every part is compared with what it would be if each trajectory's weight lay evenly on its rows: the cover. It may fall
 over an episode, since an expert may be done before the trajectories are, but nobody comes to a later part without an
-earlier one: a part with far less cover than some later one is a gap, and no match. It is V that closes gaps: rewards
+earlier one: a part with far less cover than some later one is a gap. It is V that closes gaps: rewards
 near the start tell nobody apart, and only the flow of Eq. 14 asks for them.
 
 Within a part of a trajectory all rows are much the same, and so should their weights be: where few of them hold the
@@ -37,10 +37,7 @@ FOLDS = 5  # the expert is judged by fits that did not see that part of it
 BLOCK = 1 << 15
 PARTS = (0, 25, 100, 200, 400)  # steps of an episode at which its parts begin
 LEAST_COVER = 0.5  # of a part, in parts of the most of any later one, below which there is a gap
-ALIKE = (
-    0.2,
-    0.6,
-)  # likeness of the best trajectories, in parts of the expert's own, at which trust begins and is whole
+ALIKE = (0.2, 0.6)  # the best trajectories' likeness, in parts of the expert's own, where trust begins and is whole
 INSIDE = (0.0, 0.8)  # the same of the share of the expert's states inside the range of the data
 GAP_COST = 0.5  # of the trust: a policy may get over a gap or not
 LEAST_EVENNESS = 0.3  # below which the trust falls with it

@@ -17,6 +17,7 @@ import torch
 from official import Official
 
 from smodice_cli.algos import dual
+from smodice_cli.algos.clone import MEMBERS
 from smodice_cli.algos.products import product
 from smodice_cli.algos.smodice import SMODICE, Config
 from smodice_cli.data import Dataset
@@ -50,7 +51,7 @@ def random_data() -> Dataset:
 
 
 def ours(dataset: Dataset) -> tuple[Callable[[], None], ...]:
-    """The steps of train-value and train-policy, the latter of one network and of as many as the default has."""
+    """The steps of train-value and train-policy, the latter of one network and of several."""
     generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
     rng = np.random.default_rng(0)
     config = dual.Config(batch=BATCH, hidden=HIDDEN)
@@ -58,7 +59,7 @@ def ours(dataset: Dataset) -> tuple[Callable[[], None], ...]:
     problem = dual.set_up(dataset, reward, end_reward, config)
     value = dual.ValueLearner(problem, dual.new_value(dataset, config, generator), generator, device)
     w = rng.exponential(size=ROWS)
-    clones = [Config(batch=BATCH, hidden=HIDDEN, members=members) for members in (1, Config.members)]
+    clones = [Config(batch=BATCH, hidden=HIDDEN, members=members) for members in (1, MEMBERS)]
     policies = [SMODICE().learner(dataset, own, {"w": w}, generator, device) for own in clones]
 
     def looked_at(learner: Learner) -> Callable[[], None]:
@@ -108,7 +109,7 @@ def main() -> None:
     found = interleaved(functions | bare)
     both = found["value"] + found["policy"]
     print(f"{'one step at batch 256, one thread':42} {'ms':>6}")
-    several = f"ours, policy of {Config.members} members, the default"
+    several = f"ours, policy of {MEMBERS} members, where rows are few"
     for name, label in (("value", "ours, value"), ("policy", "ours, policy of one network"), ("members", several)):
         print(f"{label:42} {found[name]:6.2f}")
     print(f"{'ours, value + policy':42} {both:6.2f}")

@@ -96,8 +96,14 @@ def test_each_member_learns_from_a_share_of_the_batch_of_its_own() -> None:
 
 
 def test_a_batch_smaller_than_its_members_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a row of its own"):
+    with pytest.raises(ConfigError, match="each needs a row of its own"):
         clone.Config(batch=3, members=4).check()
+
+
+def test_there_are_several_members_where_the_rows_with_weight_are_few() -> None:
+    few, many = np.ones(10_000), np.ones(40_000)
+    assert [clone.members_for(clone.Config(), rows) for rows in (few, many)] == [clone.MEMBERS, 1]
+    assert clone.members_for(clone.Config(members=2), many) == 2
 
 
 def test_members_may_have_layers_of_different_widths_and_files_of_other_shapes_are_refused() -> None:

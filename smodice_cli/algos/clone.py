@@ -21,6 +21,7 @@ from smodice_cli.training import Adam, State, descend, flatten, held_out
 WATCHED = 8192  # held-out rows on which the loss is measured
 LEAST_SPREAD = 0.1  # of all rows' deviation that the rows with weight are taken to have
 STEPS_PER_ROOT, FEWEST_STEPS, MOST_STEPS = 110, 3_000, 20_000  # docs/stress.md has the measurements
+MEMBERS = 4  # of an ensemble, where those steps are fewer than the most
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class Config(PolicyConfig):
         0.999, "decay of the moving average of the weights that is kept; 0 keeps the last", ge=0, lt=1
     )
     members: int = setting(
-        4, "networks that learn side by side, a share of the batch each; the policy is their mean", gt=0, le=64
+        0,
+        "networks that learn side by side, a share of the batch each; the policy is their mean. 0: four, or one where "
+        "the rows that carry the weight are many",
+        ge=0,
+        le=64,
     )
     correction: float = setting(
         0.05, "noise on states, in deviations, with actions corrected for it, where the data show how; 0: none", ge=0
@@ -51,7 +56,7 @@ class Config(PolicyConfig):
             raise ConfigError("policy.entropy needs policy.loss = nll: squared error has no spread to constrain")
         if self.members > self.batch:
             raise ConfigError(
-                f"policy.members = {self.members} networks share a batch of {self.batch}: each needs a row of its own"
+                f"policy.members = {self.members} share a batch of {self.batch}: each needs a row of its own"
             )
 
 
@@ -86,6 +91,11 @@ def steps_for(weights: np.ndarray) -> int:
     """As many steps as a square root of the effective sample asks for (D8): more only learn the noise of few rows."""
     fitting = STEPS_PER_ROOT * math.sqrt(effective_size(weights))
     return int(min(max(fitting, FEWEST_STEPS), MOST_STEPS))
+
+
+def members_for(config: Any, weights: np.ndarray) -> int:
+    """How many networks learn side by side (D57): where the rows are many, one needs all of the steps' rows."""
+    return config.members or (min(MEMBERS, config.batch) if steps_for(weights) < MOST_STEPS else 1)
 
 
 class CloneLearner(PolicyLearner):
@@ -131,7 +141,8 @@ class CloneLearner(PolicyLearner):
             counts, weights = counts * ~held, weights * ~held
         if not config.steps:
             config = replace(config, steps=steps_for(weights))
-            self.notes += (f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows",)
+            taught = f"{config.steps:,} steps for an effective sample of {effective_size(weights):,.0f} rows"
+            self.notes += (taught + (f", {policy.members} members" if policy.members > 1 else ""),)
         self.config = config
         self.gain: Tensor | None = None
         if corrected is not None:
@@ -235,7 +246,7 @@ def clone_rows(
     real = data.real_rows().astype(np.float64)
     taken = real if weights is None else np.where(real, weights, 0.0)
     standard = None if weights is None or not standardise else taken
-    policy = new_policy(data, config.hidden, generator, standard, config.members)
+    policy = new_policy(data, config.hidden, generator, standard, members_for(config, taken))
     columns = data["observations"], data["actions"], taken
     held, trajectories = None, np.empty(0, np.int64)
     if config.holdout:
@@ -267,6 +278,6 @@ class BCExpertOnly(Algorithm):
 
     def learner(self, data: Dataset, config: Any, upstream: Arrays, rng: Generator, device: Device) -> PolicyLearner:
         states, actions = data.expert_pairs()
-        policy = new_policy(data, config.hidden, rng, members=config.members)
         even, corrected = np.ones(len(states)), corrected_by(data, config)
+        policy = new_policy(data, config.hidden, rng, members=members_for(config, even))
         return CloneLearner(policy, states, actions, even, config, rng, device, corrected=corrected)
